@@ -1,0 +1,26 @@
+# Warnings, sanitizers and the arithmetic rules every target of ours is built with.
+add_library(kvarn_flags INTERFACE)
+target_compile_options(
+  kvarn_flags
+  INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall
+            -Wextra
+            -Wpedantic
+            -Wconversion
+            -Wshadow
+            -Wstrict-prototypes
+            -Wmissing-prototypes
+            -Wpointer-arith
+            -Wundef
+            -Wvla
+            -fno-strict-aliasing
+            -ffp-contract=off>)
+target_compile_definitions(kvarn_flags INTERFACE _GNU_SOURCE KVARN_VERSION="${PROJECT_VERSION}")
+target_include_directories(kvarn_flags INTERFACE ${PROJECT_SOURCE_DIR}/proto)
+if(KVARN_WERROR)
+  target_compile_options(kvarn_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
+endif()
+if(KVARN_SANITIZE)
+  target_compile_options(kvarn_flags INTERFACE -fsanitize=${KVARN_SANITIZE} -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=all)
+  target_link_options(kvarn_flags INTERFACE -fsanitize=${KVARN_SANITIZE})
+endif()

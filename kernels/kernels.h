@@ -1,0 +1,131 @@
+/* One parameter struct per operation and one table of functions per CPU variant.
+ *
+ * No function here allocates, logs, locks or keeps a pointer. Every pointer is borrowed for the
+ * call. Calls on different data may run in parallel on any threads; scratch must not be shared
+ * between them. compress and decompress of every table give the same bits as kvk_table_ref. attend
+ * is within KVK_ATTEND_TOLERANCE of attention in float64 over the decoded record. */
+#ifndef KVK_KERNELS_H
+#define KVK_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+#include <kvarn/types.h>
+
+#define KVK_ATTEND_TOLERANCE 2e-3f /* relative error of an output row; absolute error of its LSE   \
+                                    */
+
+/* What a record is made of. Valid when kvk_shape_check() says OK. */
+struct kvk_shape {
+    uint16_t dim;        /* 64, 128, 256 */
+    uint16_t group;      /* tokens per tile: 64, 128 */
+    uint8_t bits_k;      /* 2, 4 */
+    uint8_t bits_v;      /* 2, 4 */
+    uint8_t dtype;       /* of K, V rows: KVARN_F16 or KVARN_BF16 */
+    uint8_t balance;     /* kvarn_balance */
+    uint8_t range;       /* kvarn_range */
+    uint8_t v_rotated;   /* 1: V rows arrive rotated (H folded into the weights); they are neither
+                            rotated   by compress nor un-rotated by decompress and attend */
+    uint16_t iterations; /* 1..KVARN_MAX_ITERATIONS */
+};
+
+/* Where a non-finite value stood. */
+struct kvk_fault {
+    char tensor; /* 'k', 'v' or 'q'; 0 when there is none */
+    uint32_t token, channel;
+};
+
+/* K, V of one tile -> one record. NON_FINITE leaves the record unspecified and sets fault. */
+struct kvk_compress {
+    struct kvk_shape shape;
+    const void *k, *v;                                 /* [group, dim], channels contiguous */
+    size_t k_token_stride_bytes, v_token_stride_bytes; /* any value >= dim * element size, or odd */
+    uint8_t *record;                                   /* kvk_layout_of(...).bytes, any alignment */
+    void *scratch;                                     /* kvk_scratch_bytes(), 64-byte aligned */
+    struct kvk_fault fault;                            /* out */
+};
+
+/* One record -> K, V rows, un-rotated, in shape.dtype. Either of k, v may be NULL. */
+struct kvk_decompress {
+    struct kvk_shape shape;
+    const uint8_t *record;
+    void *k, *v; /* [group, dim], channels contiguous */
+    size_t k_token_stride_bytes, v_token_stride_bytes;
+    void *scratch;
+};
+
+/* A run of consecutive tokens of one kv head. */
+struct kvk_span {
+    uint32_t kind;     /* kvarn_block_kind */
+    uint32_t position; /* of its first token in the sequence */
+    uint32_t tokens;   /* valid tokens: TILE at most group (the first `tokens` of the tile) */
+    const void *data; /* TILE: the record. EXACT: K rows [tokens, dim] in shape.dtype, un-rotated */
+    const void *v;    /* EXACT: V rows [tokens, dim]; TILE: ignored */
+    size_t token_stride_bytes; /* EXACT: of K and of V rows */
+};
+
+/* Attention of some query rows of one kv head over spans (GQA: all query heads of that kv head in
+ * one call). Query token j sees positions p with  p < limit + j  and, when window > 0,  p >= limit
+ * + j - window. s = scale * q.k, then soft_cap * tanh(s / soft_cap) when soft_cap > 0. Empty set:
+ * out = 0, lse = -inf. */
+struct kvk_attend {
+    struct kvk_shape shape;
+    const void *q;              /* [q_tokens, q_heads, dim], post-RoPE, un-rotated */
+    uint8_t q_dtype;            /* kvarn_dtype, F32 too */
+    uint32_t q_tokens, q_heads; /* q_heads = query heads of this kv head, 1..KVARN_MAX_GQA */
+    size_t q_token_stride_bytes, q_head_stride_bytes;
+    float scale, soft_cap;
+    uint32_t limit, window;
+    const struct kvk_span *spans; /* [span_count], positions ascending, disjoint */
+    size_t span_count;
+    float *out;    /* [q_tokens, q_heads, dim], dense, un-rotated (rotated when shape.v_rotated) */
+    float *lse;    /* [q_tokens, q_heads], natural log */
+    void *scratch; /* kvk_attend_scratch_bytes(q_tokens, q_heads, dim) */
+    struct kvk_fault fault; /* out: NON_FINITE in q (token = query token * q_heads + head) */
+};
+
+struct kvk_table {
+    const char *name; /* "ref", "avx2", "avx512" */
+    kvarn_status (*compress)(struct kvk_compress *op);
+    kvarn_status (*decompress)(struct kvk_decompress *op);
+    kvarn_status (*attend)(struct kvk_attend *op);
+    /* EXACT rows: copies [tokens, dim] after looking for NaN and infinity; fault set and nothing
+     * promised about dst on NON_FINITE. tensor is 'k' or 'v'. */
+    kvarn_status (*copy_rows)(void *dst, size_t dst_token_stride_bytes, const void *src,
+                              size_t src_token_stride_bytes, uint32_t tokens, uint32_t dim,
+                              kvarn_dtype dtype, char tensor, struct kvk_fault *fault);
+};
+
+extern const struct kvk_table kvk_table_ref;
+/* The tables this binary was built with; NULL where the compiler could not. Do not call before
+ * asking kvk_cpu_has(). */
+extern const struct kvk_table *const kvk_table_avx2;
+extern const struct kvk_table *const kvk_table_avx512;
+
+/* INVALID_SHAPE or UNSUPPORTED with *why (static text) set; OK otherwise. */
+kvarn_status kvk_shape_check(const struct kvk_shape *shape, const char **why);
+
+size_t kvk_scratch_bytes(const struct kvk_shape *shape); /* for compress and decompress */
+size_t kvk_attend_scratch_bytes(uint32_t q_tokens, uint32_t q_heads, uint32_t dim);
+
+/* Joins `parts` partial results of the same query rows over disjoint key ranges: out
+ * [parts][rows][dim], lse [parts][rows] -> dst_out [rows][dim], dst_lse [rows]. Parts are joined in
+ * index order. */
+void kvk_merge(float *dst_out, float *dst_lse, const float *out, const float *lse, size_t parts,
+               size_t rows, size_t dim);
+
+/* f32 rows -> dtype, round to nearest even. */
+void kvk_store_rows(void *dst, kvarn_dtype dtype, const float *src, size_t count);
+
+/* CRC-32C (Castagnoli) of bytes, continued from `crc` (0 at the start). d_rec of a record. */
+uint32_t kvk_digest(uint32_t crc, const void *bytes, size_t count);
+
+/* The best table of this CPU that agrees with the reference on the known-answer self-test, limited
+ * by mask
+ * ("ref", "avx2", "avx512"; NULL or "" = no limit). The chosen table's name is in ->name. On an
+ * unknown mask: NULL. report (may be NULL) is called with one line per variant that was skipped.
+ * Run once. */
+const struct kvk_table *kvk_cpu_best(const char *mask, void (*report)(const char *line));
+
+#endif
