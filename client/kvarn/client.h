@@ -1,0 +1,412 @@
+/* libkvarn-client: compress, share and attend over KV caches held by a kvarnd daemon.
+ *
+ * Threads: one kvarn_client per thread at a time; no locks inside, no threads are made, nothing is
+ * global. Ownership words: a pointer is borrowed for the call unless the text says keeps (until
+ * when), takes or gives. Errors: every call returns a kvarn_status; kvarn_client_error() has the
+ * sentence that goes with the last failure. Two forms of each operation: kvarn_<op>() blocks until
+ * the answer, the deadline or a lost connection; kvarn_<op>_start() sends and gives a kvarn_call.
+ * Memory that args point to (inputs and outputs) is then kept until the call is done or freed.
+ * Shapes: K and V rows [tokens, kv_heads, head_dim] per layer, post-RoPE, un-rotated, in the
+ * space's dtype. Structs begin with `size`, set by their _INIT macro, so that later versions can
+ * append fields. Compiles alone as C99 and as C++. */
+#ifndef KVARN_CLIENT_H
+#define KVARN_CLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+#include <kvarn/types.h>
+
+#if defined(__GNUC__)
+#define KVARN_API __attribute__((visibility("default")))
+#else
+#define KVARN_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvarn_client kvarn_client;
+typedef struct kvarn_call kvarn_call;
+
+/* ------------------------------------------------------------------ connection */
+
+typedef struct kvarn_connect_options {
+    size_t size;
+    uint32_t connect_timeout_ms; /* 0 = 5000 */
+    uint32_t deadline_ms;        /* default deadline of calls; 0 = 30000 */
+    const char *name;            /* shown in the daemon's log; NULL = program name */
+    const char *kvarnd_path;     /* spawn: only; NULL = "kvarnd" beside the library, then on PATH */
+    const char *spawn_pool;      /* spawn: only; NULL = "host:256MiB" */
+} kvarn_connect_options;
+#define KVARN_CONNECT_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(kvarn_connect_options), 0, 0, NULL, NULL, NULL                                      \
+    }
+
+/* address: "unix:/run/kvarnd/kvarnd.sock", "tcp://127.0.0.1:7070" or "spawn:" (a private kvarnd on
+ * a socket pair that ends with this client). NULL = $KVARN_ADDRESS, then
+ * unix:$XDG_RUNTIME_DIR/kvarnd/kvarnd.sock. Gives *client also on failure (so that
+ * kvarn_client_error() can be read); NULL only without memory. */
+KVARN_API kvarn_status kvarn_connect(kvarn_client **client, const char *address,
+                                     const kvarn_connect_options *options);
+
+/* Ends the connection, frees the client and sets *client to NULL. Calls not done are abandoned and
+ * must not be used any more. Accepts NULL and a pointer to NULL. */
+KVARN_API void kvarn_close(kvarn_client **client);
+
+/* What was wrong, the value seen and how to mend it, of the last call that failed. Valid until the
+ * next call on this client. Never NULL. */
+KVARN_API const char *kvarn_client_error(const kvarn_client *client);
+
+typedef struct kvarn_server_info {
+    uint32_t version; /* protocol version in use */
+    uint64_t features;
+    const char *server;  /* "kvarnd 0.1.0"; these strings live as long as the client */
+    const char *backend; /* "cpu/avx512" */
+    const char *tenant;
+    uint64_t payload_max_bytes;
+    uint32_t in_flight_max;
+} kvarn_server_info;
+KVARN_API kvarn_status kvarn_client_info(const kvarn_client *client, kvarn_server_info *info);
+
+/* Library version "0.1.0". */
+KVARN_API const char *kvarn_version(void);
+
+/* ------------------------------------------------------------------ calls in flight */
+
+/* A descriptor to poll for kvarn_client_events() (POLLIN, POLLOUT). -1 when the connection is lost.
+ */
+KVARN_API int kvarn_client_fd(const kvarn_client *client);
+KVARN_API short kvarn_client_events(const kvarn_client *client);
+/* Sends and receives what is possible without blocking. PEER_LOST when the connection ended: every
+ * call in flight is then done with PEER_LOST. */
+KVARN_API kvarn_status kvarn_client_process(kvarn_client *client);
+
+/* 1 when the answer is there (or the call failed), else 0. Does no I/O. */
+KVARN_API int kvarn_call_done(const kvarn_call *call);
+/* Blocks until done or until timeout_ms (-1 = its deadline). RETRY when the time is up and it is
+ * not done. */
+KVARN_API kvarn_status kvarn_call_wait(kvarn_call *call, int timeout_ms);
+/* Result of a done call. RETRY when it is not done. */
+KVARN_API kvarn_status kvarn_call_status(const kvarn_call *call);
+/* The daemon's sentence for a done call, "" when there is none. Lives as long as the call. */
+KVARN_API const char *kvarn_call_text(const kvarn_call *call);
+/* Nanoseconds the device worker spent on it; 0 when unknown. */
+KVARN_API uint64_t kvarn_call_device_ns(const kvarn_call *call);
+/* Frees and sets *call to NULL. A call in flight is abandoned: its memory is no longer touched, its
+ * answer is dropped when it comes. Accepts NULL and a pointer to NULL. */
+KVARN_API void kvarn_call_free(kvarn_call **call);
+
+/* Defines the blocking and the non-blocking form of one operation. deadline_ms in args: 0 = the
+ * client's. */
+#define KVARN_OPERATION(op, args)                                                                  \
+    KVARN_API kvarn_status kvarn_##op(kvarn_client *client, args *in_out);                         \
+    KVARN_API kvarn_status kvarn_##op##_start(kvarn_client *client, args *in_out, kvarn_call **call)
+
+/* ------------------------------------------------------------------ control */
+
+typedef struct kvarn_ping_args {
+    size_t size;
+    uint32_t deadline_ms;
+} kvarn_ping_args;
+#define KVARN_PING_INIT                                                                            \
+    {                                                                                              \
+        sizeof(kvarn_ping_args), 0                                                                 \
+    }
+KVARN_OPERATION(ping, kvarn_ping_args);
+
+typedef struct kvarn_metric {
+    char name[96];
+    double value;
+} kvarn_metric;
+typedef struct kvarn_stats_args {
+    size_t size;
+    uint32_t deadline_ms;
+    kvarn_metric *metrics;  /* out [capacity] */
+    size_t capacity, count; /* count: out, how many the daemon has (may exceed capacity) */
+} kvarn_stats_args;
+#define KVARN_STATS_INIT                                                                           \
+    {                                                                                              \
+        sizeof(kvarn_stats_args), 0, NULL, 0, 0                                                    \
+    }
+KVARN_OPERATION(stats, kvarn_stats_args);
+
+typedef struct kvarn_space_info {
+    uint64_t space;
+    char model[128], preset[64];
+    uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint32_t layers, kv_heads, head_dim, dtype;
+    uint64_t tile_blocks, exact_blocks, bytes, sequences;
+} kvarn_space_info;
+typedef struct kvarn_list_args {
+    size_t size;
+    uint32_t deadline_ms;
+    kvarn_space_info *spaces; /* out [capacity] */
+    size_t capacity, count;
+} kvarn_list_args;
+#define KVARN_LIST_INIT                                                                            \
+    {                                                                                              \
+        sizeof(kvarn_list_args), 0, NULL, 0, 0                                                     \
+    }
+KVARN_OPERATION(list, kvarn_list_args);
+
+/* The daemon refuses new work with DRAINING, finishes what it has and ends. Same uid only. */
+typedef struct kvarn_drain_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint32_t grace_ms; /* 0 = the daemon's default */
+} kvarn_drain_args;
+#define KVARN_DRAIN_INIT                                                                           \
+    {                                                                                              \
+        sizeof(kvarn_drain_args), 0, 0                                                             \
+    }
+KVARN_OPERATION(drain, kvarn_drain_args);
+
+/* ------------------------------------------------------------------ spaces */
+
+/* One model's cache geometry. Two workers share blocks only when all of this is equal (the
+ * fingerprint); the shard fields stand beside it. */
+typedef struct kvarn_space_options {
+    size_t size;
+    uint32_t deadline_ms;
+    const char *model, *revision, *adapter; /* NULL = "" */
+    const char *rope;                       /* canonical text, e.g. "theta=10000" */
+    uint32_t layers, kv_heads, head_dim;    /* of the whole model */
+    kvarn_dtype dtype;                      /* KVARN_F16 or KVARN_BF16 */
+    const char *preset;                     /* "kvarn_k2v2_g128"; see kvarn_preset_at() */
+    uint32_t iterations;                    /* 0 = 8 */
+    int v_rotated;                          /* 1: V arrives rotated, output stays rotated */
+    const char *key_algorithm;              /* NULL = "sha256_cbor" */
+    uint32_t layer_begin, layer_count;      /* shard; count 0 = all */
+    uint32_t head_begin, head_count;
+    /* out */
+    uint64_t space;
+    uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint32_t group;       /* tokens per block */
+    uint32_t sink_tokens; /* the blocks of these first tokens are EXACT */
+    uint64_t record_bytes, tile_block_bytes, exact_block_bytes;
+} kvarn_space_options;
+#define KVARN_SPACE_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        .size = sizeof(kvarn_space_options)                                                        \
+    } /* C; in C++ set .size */
+KVARN_OPERATION(open_space, kvarn_space_options);
+
+/* ------------------------------------------------------------------ blocks by key */
+
+typedef struct kvarn_block_result {
+    kvarn_status status;
+    kvarn_block_kind kind;
+    uint32_t digest; /* CRC-32C of the block's bytes in canonical order */
+} kvarn_block_result;
+
+/* LOOKUP (matched = longest run from keys[0], with a lease when lease_ms > 0), DROP, VERIFY. */
+typedef struct kvarn_blocks_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    const kvarn_key *keys; /* [count] */
+    size_t count;
+    uint32_t lease_ms;           /* LOOKUP */
+    int all;                     /* VERIFY: every block of the space, keys ignored */
+    kvarn_block_result *results; /* out [count], may be NULL */
+    /* out */
+    size_t matched; /* LOOKUP: the run; DROP, VERIFY: blocks that are fine */
+    uint64_t lease;
+} kvarn_blocks_args;
+#define KVARN_BLOCKS_INIT                                                                          \
+    {                                                                                              \
+        sizeof(kvarn_blocks_args), 0, 0, NULL, 0, 0, 0, NULL, 0, 0                                 \
+    }
+KVARN_OPERATION(lookup, kvarn_blocks_args);
+KVARN_OPERATION(drop, kvarn_blocks_args);
+KVARN_OPERATION(verify, kvarn_blocks_args);
+/* Gives args->lease back. */
+KVARN_OPERATION(release, kvarn_blocks_args);
+
+/* Byte strides of K and V rows; channels are contiguous. k and v each point at [layer 0, token 0,
+ * head 0]. */
+typedef struct kvarn_strides {
+    uint64_t layer, block, token, head; /* block: from one block's token 0 to the next one's */
+} kvarn_strides;
+
+/* COMPRESS: whole blocks of G tokens for every layer and kv head of the shard. Dense order (strides
+ * NULL): [layer][block * G + token][head][dim]. */
+typedef struct kvarn_compress_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    const kvarn_key *keys;         /* [count] */
+    const kvarn_block_kind *kinds; /* [count]; NULL = all TILE */
+    size_t count;
+    const void *k, *v;
+    const kvarn_strides *strides;
+    kvarn_block_result
+        *results; /* out [count], may be NULL: OK, EXISTS, NON_FINITE, NO_SPACE, ... */
+    /* out */
+    size_t stored; /* blocks that are OK or EXISTS */
+} kvarn_compress_args;
+#define KVARN_COMPRESS_INIT                                                                        \
+    {                                                                                              \
+        sizeof(kvarn_compress_args), 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0                \
+    }
+KVARN_OPERATION(compress, kvarn_compress_args);
+
+/* DECOMPRESS: rows of the named blocks, dense [layer][block * G + token][head][dim] in the space's
+ * dtype. Blocks that are missing leave zeros and say so in results. */
+typedef struct kvarn_decompress_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    const kvarn_key *keys;
+    size_t count;
+    uint32_t layer_begin, layer_count; /* of the shard; count 0 = all */
+    void *k, *v;                       /* out */
+    kvarn_block_result *results;       /* out [count], may be NULL */
+    size_t matched;                    /* out: blocks that are fine */
+} kvarn_decompress_args;
+#define KVARN_DECOMPRESS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(kvarn_decompress_args), 0, 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0                    \
+    }
+KVARN_OPERATION(decompress, kvarn_decompress_args);
+
+/* How queries are read and answered. Zero = default everywhere. */
+typedef struct kvarn_query {
+    uint32_t q_heads;      /* of the shard; a multiple of its kv heads */
+    kvarn_dtype q_dtype;   /* 0 = the space's dtype */
+    kvarn_dtype out_dtype; /* 0 = F32 */
+    float scale;           /* 0 = 1/sqrt(head_dim) */
+    float soft_cap;
+    uint32_t window; /* 0 = none */
+    int full;        /* 1: no causal limit between query tokens */
+    int deterministic;
+} kvarn_query;
+
+/* ATTEND over blocks named by key, in that order, as positions 0, 1, 2, ... The last query token
+ * sees all. */
+typedef struct kvarn_attend_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    uint32_t layer; /* of the shard */
+    const kvarn_key *keys;
+    size_t count;
+    kvarn_query query;
+    uint32_t q_tokens;
+    const void *q; /* [q_tokens, q_heads, head_dim] */
+    void *out;     /* out [q_tokens, q_heads, head_dim] in out_dtype */
+    float *lse;    /* out [q_tokens, q_heads], natural log */
+} kvarn_attend_args;
+#define KVARN_ATTEND_INIT                                                                          \
+    {                                                                                              \
+        .size = sizeof(kvarn_attend_args)                                                          \
+    }
+KVARN_OPERATION(attend, kvarn_attend_args);
+
+/* EXPORT: the bytes of blocks in canonical order [layer][kv head][record] (TILE) or
+ * [layer][kv head][K rows [G, dim], V rows [G, dim]] (EXACT), one block after the other. */
+typedef struct kvarn_export_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    const kvarn_key *keys;
+    size_t count;
+    void *bytes; /* out */
+    size_t bytes_capacity;
+    kvarn_block_result *results; /* out [count] */
+    /* out */
+    size_t bytes_used, matched;
+} kvarn_export_args;
+#define KVARN_EXPORT_INIT                                                                          \
+    {                                                                                              \
+        sizeof(kvarn_export_args), 0, 0, NULL, 0, NULL, 0, NULL, 0, 0                              \
+    }
+KVARN_OPERATION(export, kvarn_export_args);
+
+/* IMPORT: what EXPORT gave, into a space of the same fingerprint and shard. Digests are checked.
+ * (Named import_blocks and export in C and C++ alike: `import` is reserved in newer C++.) */
+typedef struct kvarn_import_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    const kvarn_key *keys;
+    const kvarn_block_result *blocks; /* [count]: kind and digest of each */
+    size_t count;
+    const void *bytes; /* blocks one after the other */
+    size_t bytes_count;
+    kvarn_block_result *results; /* out [count], may be NULL */
+    size_t stored;               /* out */
+} kvarn_import_args;
+#define KVARN_IMPORT_INIT                                                                          \
+    {                                                                                              \
+        sizeof(kvarn_import_args), 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0                           \
+    }
+KVARN_OPERATION(import_blocks, kvarn_import_args);
+
+/* ------------------------------------------------------------------ sequences */
+
+#define KVARN_AT_END UINT64_MAX
+
+typedef struct kvarn_seq {
+    uint64_t sequence;   /* in; SEQ_OPEN, SEQ_FORK: out */
+    uint64_t position;   /* in: of the first new row; KVARN_AT_END = the committed length */
+    uint32_t q_tokens;   /* in: attend */
+    uint32_t tokens;     /* in: new rows (append, attend); tokens to commit (commit) */
+    uint32_t keys;       /* in: commit: how many of args->keys are this sequence's */
+    uint32_t blocks;     /* out: open: prefix blocks found; commit: blocks sealed */
+    uint64_t committed;  /* out: tokens that count */
+    kvarn_status status; /* out */
+} kvarn_seq;
+
+/* The one argument struct of the sequence calls.
+ * sequence_open: keys = prefix; makes one sequence (seqs[0]) over the longest run of them.
+ * sequence_append: rows of layers [layer_begin, +layer_count) for seqs[i].tokens new tokens each,
+ * in order; dense [layer][token][head][dim] or strides (block unused). Rows count only after
+ * commit. sequence_attend: one layer; q of all sequences one after the other, and the new rows of
+ * that layer, which are written before attention. Query token j of q_tokens sees position + tokens
+ * - q_tokens + j + 1 tokens. sequence_commit: makes seqs[i].tokens more tokens count, once all
+ * layers have them. Blocks that fill up are sealed under the given keys (fewer keys than blocks:
+ * the rest stay private). sequence_fork: seqs[0].sequence in; count children out in seqs[1..count].
+ * sequence_release: gives the sequences back. */
+typedef struct kvarn_seq_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint64_t space;
+    kvarn_seq *seqs; /* in, out [count] (fork: [1 + count]) */
+    size_t count;
+    const kvarn_key *keys;
+    size_t key_count;
+    uint32_t layer_begin, layer_count; /* append: 0 = all; attend: layer_begin is the layer */
+    const void *k, *v;
+    const kvarn_strides *strides;
+    kvarn_query query;
+    const void *q;
+    void *out;
+    float *lse;
+} kvarn_seq_args;
+#define KVARN_SEQ_ARGS_INIT                                                                        \
+    {                                                                                              \
+        .size = sizeof(kvarn_seq_args)                                                             \
+    }
+KVARN_OPERATION(sequence_open, kvarn_seq_args);
+KVARN_OPERATION(sequence_append, kvarn_seq_args);
+KVARN_OPERATION(sequence_attend, kvarn_seq_args);
+KVARN_OPERATION(sequence_commit, kvarn_seq_args);
+KVARN_OPERATION(sequence_fork, kvarn_seq_args);
+KVARN_OPERATION(sequence_release, kvarn_seq_args);
+
+/* ------------------------------------------------------------------ keys */
+
+/* Key of the block of `tokens` [count] after parent (NULL = first block), compatible with vLLM's
+ * sha256_cbor chain under PYTHONHASHSEED=seed (NULL = "0"). salt NULL = none. */
+KVARN_API kvarn_status kvarn_block_key(kvarn_key *out, const kvarn_key *parent, const char *seed,
+                                       const uint32_t *tokens, size_t count, const char *salt);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
