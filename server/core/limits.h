@@ -1,0 +1,34 @@
+/* Every bound of the daemon, with the sum that justifies it. What a peer can make grow is listed
+ * here. */
+#ifndef KVD_LIMITS_H
+#define KVD_LIMITS_H
+
+enum {
+    KVD_CONNECTIONS_MAX =
+        1024, /* each: a 64 KiB metadata buffer and ~2 KiB of state = 66 MiB in all */
+    KVD_REQUESTS_MAX = 1024,   /* unanswered requests of the whole daemon */
+    KVD_IN_FLIGHT_MAX = 64,    /* unanswered requests of one connection */
+    KVD_SPACES_MAX = 256,      /* per daemon */
+    KVD_SEQUENCES_MAX = 65536, /* per daemon */
+    KVD_LEASES_MAX = 65536,    /* per daemon */
+    KVD_LEASE_MAX_MS = 600000, /* longest lease a client may ask for */
+    KVD_PARKED_MAX = 1024,     /* requests waiting for a sequence that another request works on */
+    KVD_SEQUENCE_TOKENS_MAX = 1 << 22, /* tokens of one sequence */
+    KVD_PENDING_TOKENS_MAX = 8192,     /* appended and not yet committed, per sequence */
+    KVD_Q_TOKENS_MAX = 256,            /* query tokens of one sequence in one ATTEND */
+    KVD_HEADER_TIMEOUT_MS =
+        5000, /* a started frame must complete its header and metadata in this time */
+    KVD_WRITE_TIMEOUT_MS =
+        10000, /* a client that does not read its replies is cut off after this */
+    KVD_DEADLINE_DEFAULT_MS = 30000,
+    KVD_WORKER_THREADS_MAX = 64,
+    KVD_RING_ENTRIES = 1024, /* jobs in the worker's ring; >= KVD_REQUESTS_MAX */
+};
+
+#define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */
+#define KVD_PAYLOAD_MAX_BYTES     (128ull << 20) /* one request or reply; at most half of the staging \
+                                                  */
+#define KVD_CHUNK_BYTES       (64ull << 20)      /* a chunk of a pool; smaller in a small pool */
+#define KVD_CHUNK_ALIGN_BYTES (2ull << 20)
+
+#endif

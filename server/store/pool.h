@@ -1,0 +1,34 @@
+/* Slots of a pool: which bytes of it hold which block. Arithmetic and bookkeeping only, no memory
+ * access.
+ *
+ * A chunk holds whole slots of one size and one tenant; it goes back to the free set when its last
+ * slot does, and its owner is told (so that the pages are zeroed before anyone else gets them).
+ * Loop thread only. */
+#ifndef KVD_POOL_H
+#define KVD_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+
+struct kvd_pool;
+
+/* Called when a chunk is free again: bytes [offset, offset + bytes) may hold old data. */
+typedef void (*kvd_pool_wipe)(void *context, uint64_t offset, uint64_t bytes);
+
+kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, kvd_pool_wipe wipe,
+                           void *context);
+void kvd_pool_close(struct kvd_pool **pool);
+
+/* Gives a slot of slot_bytes (64-byte aligned offset in the pool). NO_SPACE when no chunk has room;
+ * TOO_LARGE when a slot never fits. */
+kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
+                           uint64_t *offset);
+void kvd_pool_give(struct kvd_pool *pool, uint64_t offset);
+
+uint64_t kvd_pool_capacity_bytes(const struct kvd_pool *pool);
+uint64_t kvd_pool_used_bytes(const struct kvd_pool *pool);     /* in slots taken */
+uint64_t kvd_pool_reserved_bytes(const struct kvd_pool *pool); /* in chunks that are not free */
+
+#endif
