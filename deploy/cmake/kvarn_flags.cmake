@@ -15,7 +15,7 @@ target_compile_options(
             -fno-strict-aliasing
             -ffp-contract=off>)
 target_compile_definitions(kvarn_flags INTERFACE _GNU_SOURCE KVARN_VERSION="${PROJECT_VERSION}")
-target_include_directories(kvarn_flags INTERFACE ${PROJECT_SOURCE_DIR}/proto)
+target_include_directories(kvarn_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/proto)
 if(KVARN_WERROR)
   target_compile_options(kvarn_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()
