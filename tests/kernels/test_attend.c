@@ -248,7 +248,7 @@ static void what_is_masked_is_not_read_as_a_number(void **state)
     struct attend_case *c = attend_case_make(&plan, seed++);
     struct kvk_layout at = kvk_layout_of(128, 128, 2, 2);
     size_t vectors[] = {at.k_token, at.v_step, at.v_zero};
-    uint8_t *record = (uint8_t *)(uintptr_t)c->spans[0].data;
+    uint8_t *record = (uint8_t *)(uintptr_t)c->spans[1].data;
     for (size_t i = 0; i < 3; i++) {
         for (size_t g = 77; g < 128; g++)
             memcpy(record + vectors[i] + 2 * g, "\xff\x7e", 2);
