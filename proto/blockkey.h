@@ -13,8 +13,9 @@
 #include <kvarn/types.h>
 
 /* Key of the block of `tokens` [count] after `parent` (NULL: the first block, whose parent is the
- * hash of the seed text, vLLM's PYTHONHASHSEED; seed NULL = "0"). salt NULL or "" = none. INTERNAL
- * when the crypto library fails. */
+ * hash of the seed text, vLLM's PYTHONHASHSEED; seed NULL = "0"). salt NULL or "" = none; it enters
+ * the first block only, the others get it through the chain. Any count of tokens; seed and salt are
+ * UTF-8. INTERNAL when the crypto library fails. */
 kvarn_status kvw_blockkey_next(kvarn_key *out, const kvarn_key *parent, const char *seed,
                                const uint32_t *tokens, size_t count, const char *salt);
 

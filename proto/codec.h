@@ -1,10 +1,15 @@
 /* Metadata bytes <-> plain structs. The only door to protobuf.
  *
- * Decoding pre-scans the bytes (field count, depth, string bounds, packed lengths) before
- * protobuf-c sees them, and allocates from the caller's arena only. Strings in decoded structs
+ * Decoding pre-scans the bytes (field count, depth, wire types, ranges, text) before protobuf-c
+ * sees them, and allocates from the caller's arena only: never malloc. Strings in decoded structs
  * point into the arena, are NUL-terminated, valid UTF-8 and never longer than KVW_TEXT_MAX_BYTES.
- * Absent fields are 0, "" or as noted. kvw_<message>_decode: BAD_FRAME with *why (static text) set.
- * kvw_<message>_encode: bytes written to out, at most `room`; 0 when it does not fit. */
+ * Absent fields are 0, "" or as noted. `in` may be NULL when count is 0.
+ *
+ * kvw_<message>_decode: BAD_FRAME with *why (static text) set; also when the arena is full.
+ * kvw_<message>_encode: bytes written to out, at most `room`. 0 when it does not fit in `room` or
+ * in KVW_METADATA_MAX_BYTES, or when the peer would refuse a text or a count; no encoding is empty.
+ * A NULL text is "". The text of a result is cut and cleaned instead, so that an error always gets
+ * through. */
 #ifndef KVW_CODEC_H
 #define KVW_CODEC_H
 
@@ -17,6 +22,9 @@
 
 #include "proto/arena.h"
 #include "proto/wire.h"
+
+/* An arena of this size holds the decoded form of any metadata. */
+enum { KVW_ARENA_BYTES = 4 * KVW_METADATA_MAX_BYTES };
 
 struct kvw_result { /* the head of every reply */
     kvarn_status status;
@@ -132,12 +140,20 @@ struct kvw_drain {
     uint32_t grace_ms;
 };
 
-/* X(name) for every message above: kvw_<name>, kvw_<name>_decode, kvw_<name>_encode. */
+/* X(name) for every message above: kvw_<name>, kvw_<name>_decode, kvw_<name>_encode. LIST has no
+ * fields and so no struct: its metadata is empty. */
+/* clang-format off */
 #define KVW_MESSAGES(X)                                                                            \
-    X(hello)                                                                                       \
-    X(hello_reply) X(ping) X(ping_reply) X(open_space) X(open_space_reply) X(blocks)               \
-        X(blocks_reply) X(release) X(sequences) X(sequences_reply) X(stats) X(stats_reply)         \
-            X(list_reply) X(drain)
+    X(hello) X(hello_reply)                                                                        \
+    X(ping) X(ping_reply)                                                                          \
+    X(open_space) X(open_space_reply)                                                              \
+    X(blocks) X(blocks_reply)                                                                      \
+    X(release)                                                                                     \
+    X(sequences) X(sequences_reply)                                                                \
+    X(stats) X(stats_reply)                                                                        \
+    X(list_reply)                                                                                  \
+    X(drain)
+/* clang-format on */
 
 #define KVW_DECLARE(name)                                                                          \
     kvarn_status kvw_##name##_decode(struct kvw_##name *out, const uint8_t *in, size_t count,      \

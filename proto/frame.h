@@ -37,7 +37,8 @@ void kvw_header_pack(uint8_t out[KVW_HEADER_BYTES], const struct kvw_header *hea
 
 /* Checks magic, version range, flags, metadata bound and a payload bound. BAD_FRAME or TOO_LARGE
  * with *why (static text) set mean that framing is lost and the connection must end; UNSUPPORTED (a
- * version outside min..max) too. An unknown op is not an error here. */
+ * version outside min..max, an unknown flag) too. An unknown op and a request id of 0 are no errors
+ * here: the header is filled in, and whoever dispatches answers them. */
 kvarn_status kvw_header_unpack(struct kvw_header *header, const uint8_t in[KVW_HEADER_BYTES],
                                uint64_t payload_max_bytes, const char **why);
 
@@ -59,22 +60,22 @@ struct kvw_reader {
 
 enum kvw_event {
     KVW_NEED_MORE, /* all bytes were taken and nothing is complete */
-    KVW_HEADER,    /* header and metadata are complete; call again with the remaining bytes. When
-                      payload_bytes > 0 place payload before going on */
-    KVW_PAYLOAD, /* *taken bytes from the start of `in` are payload at offset payload_fill - *taken
-                  */
-    KVW_FRAME_END, /* the frame is complete; the reader is ready for the next one */
-    KVW_BROKEN     /* framing is lost; *status and *why say how */
+    KVW_HEADER,    /* header and metadata are complete and stay valid until KVW_FRAME_END */
+    KVW_PAYLOAD,   /* the first *taken bytes of `in` are payload, at offset payload_fill - *taken */
+    KVW_FRAME_END, /* takes no byte: the frame is complete, the reader is ready for the next one.
+                      Comes after KVW_HEADER too when payload_bytes is 0 */
+    KVW_BROKEN     /* framing is lost for good; *status and *why say how */
 };
 
 void kvw_reader_init(struct kvw_reader *reader, uint8_t *metadata, uint64_t payload_max_bytes);
 
-/* Takes some of `count` bytes at `in`, at most up to the next event. */
+/* Takes some of `count` bytes at `in`, at most up to the next event. Call it again with the rest,
+ * even when no byte is left, until it says KVW_NEED_MORE: the last KVW_FRAME_END needs no byte. */
 enum kvw_event kvw_reader_feed(struct kvw_reader *reader, const uint8_t *in, size_t count,
                                size_t *taken, kvarn_status *status, const char **why);
 
-/* Bytes the owner read straight into the payload's place (no copy through feed). count <= what is
- * missing. KVW_FRAME_END when the payload is now complete, else KVW_NEED_MORE. */
+/* After KVW_HEADER: bytes the owner read straight into the payload's place (no copy through feed).
+ * count <= what is missing. KVW_FRAME_END when the payload is now complete, else KVW_NEED_MORE. */
 enum kvw_event kvw_reader_payload_placed(struct kvw_reader *reader, uint64_t count);
 
 #endif

@@ -1,32 +1,42 @@
 /* What stands on the wire besides protobuf: operations, features, and the raw tables at the head of
  * a payload. All integers little-endian; tables are copied out of and into payloads, never cast in
- * place.
- *
- * op            request payload                                   reply payload
- * HELLO PING OPEN_SPACE RELEASE STATS LIST DRAIN   -              -
- * LOOKUP        key[block_count]                                  block_status[block_count]
- * COMPRESS      put_row[block_count], K and V rows                block_status[block_count]
- * DECOMPRESS    key[block_count]                                  block_status[block_count], K
- * rows, V rows: dense [layer][block*group+token][head][dim] ATTEND        key[block_count], q
- * [q_tokens][q_heads][dim]      O [q_tokens][q_heads][dim] of out_dtype, LSE f32
- * [q_tokens][q_heads] EXPORT        key[block_count] put_row[block_count] (bytes = 0 when the block
- * is missing), block bytes IMPORT        put_row[block_count], block bytes
- * block_status[block_count] DROP VERIFY   key[block_count] block_status[block_count] SEQ_OPEN
- * key[key_count]                                    seq_status[1] SEQ_APPEND    seq_row[count], K
- * rows, V rows (layout; a token   seq_status[count] axis over the new tokens of all sequences)
- * SEQ_ATTEND    seq_row[count], q rows of all sequences, then     seq_status[count], O rows, LSE
- *               new K rows, new V rows [tokens][head][dim]
- * SEQ_COMMIT    seq_row[count], key[key_count]                    seq_status[count]
- * SEQ_FORK      seq_row[1]                                        seq_status[fork_count]
- * SEQ_RELEASE   seq_row[count]                                    seq_status[count]
- *
- * Tensors start right after the tables, with no padding. */
+ * place. Tensors start right after the tables, with no padding. */
 #ifndef KVW_WIRE_H
 #define KVW_WIRE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
+#include <kvarn/status.h>
 #include <kvarn/types.h>
+
+/* clang-format off */
+/*
+ * op           request payload                         reply payload
+ * HELLO PING OPEN_SPACE RELEASE STATS LIST DRAIN
+ *              -                                       -
+ * LOOKUP       key[block_count]                        block_status[block_count]
+ * COMPRESS     put_row[block_count], K rows, V rows    block_status[block_count]
+ * DECOMPRESS   key[block_count]                        block_status[block_count], K rows, V rows
+ *                                                      [layer][block*group+token][head][dim]
+ * ATTEND       key[block_count],                       O [q_tokens][q_heads][dim] of out_dtype,
+ *              q [q_tokens][q_heads][dim]              LSE f32 [q_tokens][q_heads]
+ * EXPORT       key[block_count]                        put_row[block_count] (bytes = 0 when the
+ *                                                      block is missing), block bytes
+ * IMPORT       put_row[block_count], block bytes       block_status[block_count]
+ * DROP VERIFY  key[block_count]                        block_status[block_count]
+ * SEQ_OPEN     key[key_count]                          seq_status[1]
+ * SEQ_APPEND   seq_row[count], K rows, V rows (layout; seq_status[count]
+ *              a token axis over the new tokens of all
+ *              sequences)
+ * SEQ_ATTEND   seq_row[count], q rows of all           seq_status[count], O rows, LSE
+ *              sequences, then new K rows, new V rows
+ *              [tokens][head][dim]
+ * SEQ_COMMIT   seq_row[count], key[key_count]          seq_status[count]
+ * SEQ_FORK     seq_row[1]                              seq_status[fork_count]
+ * SEQ_RELEASE  seq_row[count]                          seq_status[count]
+ */
+/* clang-format on */
 
 enum {
     KVW_VERSION_MIN = 1,
@@ -126,5 +136,14 @@ void kvw_seq_status_store(uint8_t *at, const struct kvw_seq_status *row);
 
 /* "COMPRESS"; NULL for a number that is no operation. Static string. */
 const char *kvw_op_name(uint8_t op);
+
+/* The newest version that both ranges hold. BAD_FRAME when the client's range is empty or starts at
+ * 0, UNSUPPORTED when the ranges do not meet; *chosen is 0 then. */
+kvarn_status kvw_negotiate(uint32_t client_min, uint32_t client_max, uint32_t server_min,
+                           uint32_t server_max, uint32_t *chosen);
+
+/* The text of that UNSUPPORTED: names both ranges. 128 bytes hold it always. */
+void kvw_negotiate_text(char *out, size_t room, uint32_t client_min, uint32_t client_max,
+                        uint32_t server_min, uint32_t server_max);
 
 #endif
