@@ -13,8 +13,8 @@
 #include <kvarn/status.h>
 #include <kvarn/types.h>
 
-#define KVK_ATTEND_TOLERANCE 2e-3f /* relative error of an output row; absolute error of its LSE   \
-                                    */
+/* Relative error of an output row (2-norm); absolute error of its LSE. */
+#define KVK_ATTEND_TOLERANCE 2e-3f
 
 /* What a record is made of. Valid when kvk_shape_check() says OK. */
 struct kvk_shape {
@@ -26,7 +26,7 @@ struct kvk_shape {
     uint8_t balance;     /* kvarn_balance */
     uint8_t range;       /* kvarn_range */
     uint8_t v_rotated;   /* 1: V rows arrive rotated (H folded into the weights); they are neither
-                            rotated   by compress nor un-rotated by decompress and attend */
+                            rotated by compress nor un-rotated by decompress and attend */
     uint16_t iterations; /* 1..KVARN_MAX_ITERATIONS */
 };
 
@@ -36,7 +36,8 @@ struct kvk_fault {
     uint32_t token, channel;
 };
 
-/* K, V of one tile -> one record. NON_FINITE leaves the record unspecified and sets fault. */
+/* K, V of one tile -> one record. NON_FINITE leaves the record unspecified and sets fault. fp16
+ * vectors saturate at 65504; bf16 input beyond 2^50 counts as 2^50. */
 struct kvk_compress {
     struct kvk_shape shape;
     const void *k, *v;                                 /* [group, dim], channels contiguous */
@@ -98,10 +99,13 @@ struct kvk_table {
 };
 
 extern const struct kvk_table kvk_table_ref;
-/* The tables this binary was built with; NULL where the compiler could not. Do not call before
- * asking kvk_cpu_has(). */
+/* The tables this binary was built with; NULL where the compiler could not. Take them from
+ * kvk_cpu_table(), which asks the CPU first. */
 extern const struct kvk_table *const kvk_table_avx2;
 extern const struct kvk_table *const kvk_table_avx512;
+
+/* "ref", "avx2" or "avx512"; NULL when unknown, not built or not on this CPU. Not self-tested. */
+const struct kvk_table *kvk_cpu_table(const char *name);
 
 /* INVALID_SHAPE or UNSUPPORTED with *why (static text) set; OK otherwise. */
 kvarn_status kvk_shape_check(const struct kvk_shape *shape, const char **why);
@@ -122,10 +126,9 @@ void kvk_store_rows(void *dst, kvarn_dtype dtype, const float *src, size_t count
 uint32_t kvk_digest(uint32_t crc, const void *bytes, size_t count);
 
 /* The best table of this CPU that agrees with the reference on the known-answer self-test, limited
- * by mask
- * ("ref", "avx2", "avx512"; NULL or "" = no limit). The chosen table's name is in ->name. On an
- * unknown mask: NULL. report (may be NULL) is called with one line per variant that was skipped.
- * Run once. */
+ * by mask ("ref", "avx2", "avx512"; NULL or "" = no limit). The chosen table's name is in ->name.
+ * NULL on an unknown mask, or when even the reference fails. report (may be NULL) is called with
+ * one line per variant that was skipped. Takes some milliseconds and allocates: run it once. */
 const struct kvk_table *kvk_cpu_best(const char *mask, void (*report)(const char *line));
 
 #endif
