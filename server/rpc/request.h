@@ -6,6 +6,10 @@
  *   sends metadata and iovecs   <--reply--  once per request, at any later time on the loop
  *   all sent, or connection gone --done-->  give memory and references back
  *
+ * reply may be called from inside run, and for a request whose connection is gone too (net then
+ * only calls done). done without run is right for a payload that never arrived. done frees the
+ * request.
+ *
  * Loop thread only. A request belongs to its connection until `reply` is called or the connection
  * is gone; a request whose connection is gone (conn = NULL) runs to its end and is dropped. */
 #ifndef KVD_REQUEST_H
@@ -73,7 +77,7 @@ void kvd_request_done(struct kvd_request *request);
 void kvd_service_conn_gone(struct kvd_service *service, uint64_t conn_id);
 
 /* Net asks to be told (once per shortage, on the loop) that staging or a request slot may be had
- * again. */
+ * again. It is called from inside kvd_request_done: take note and go on reading in a later turn. */
 void kvd_service_on_room(struct kvd_service *service, void (*room)(void *context), void *context);
 
 #endif

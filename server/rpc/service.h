@@ -1,0 +1,56 @@
+/* Everything the operations work on: spaces, blocks, leases, sequences, requests, one device.
+ *
+ * Loop thread only. The service owns the bookkeeping of the device's pool (it opens a kvd_pool over
+ * `pool_bytes` and wipes freed chunks through the device); the device and the callbacks belong to
+ * the caller and outlive it. Net and main see this file and request.h of rpc, nothing else. */
+#ifndef KVD_SERVICE_H
+#define KVD_SERVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+
+#include "proto/codec.h"
+
+struct kvd_device;
+struct kvd_service;
+
+struct kvd_service_options {
+    struct kvd_device *device;
+    uint64_t pool_bytes;                             /* of the device's pool */
+    uint64_t (*now_ns)(void *context);               /* NULL = CLOCK_MONOTONIC */
+    void (*drain)(void *context, uint32_t grace_ms); /* DRAIN was asked; NULL = UNSUPPORTED */
+    const char *(*tenant_name)(void *context, uint32_t tenant); /* NULL = "default" */
+    void *context;                                              /* of the three above */
+    const char *server;                                         /* "kvarnd 0.1.0"; NULL = that */
+    uint32_t requests_max;      /* 0 = KVD_REQUESTS_MAX; smaller in tests */
+    uint32_t sequences_max;     /* 0 = KVD_SEQUENCES_MAX */
+    uint32_t leases_max;        /* 0 = KVD_LEASES_MAX */
+    uint32_t parked_max;        /* 0 = KVD_PARKED_MAX */
+    uint64_t payload_max_bytes; /* 0 = KVD_PAYLOAD_MAX_BYTES; told in HELLO and kept for replies */
+};
+
+/* Keeps a copy of options. INTERNAL without memory, TOO_LARGE when the pool cannot hold a chunk. */
+kvarn_status kvd_service_open(struct kvd_service **service,
+                              const struct kvd_service_options *options, const char **why);
+/* No request is alive. Sets *service to NULL. */
+void kvd_service_close(struct kvd_service **service);
+
+/* To be called about every 10 ms: leases that ran out, deadlines of requests that wait. */
+void kvd_service_tick(struct kvd_service *service);
+
+/* From now on new work is answered DRAINING; HELLO, PING, STATS, LIST, RELEASE, SEQ_RELEASE and
+ * DRAIN still work. */
+void kvd_service_drain(struct kvd_service *service);
+bool kvd_service_draining(const struct kvd_service *service);
+
+/* Requests between kvd_request_new and kvd_request_done. */
+uint32_t kvd_service_in_flight(const struct kvd_service *service);
+
+/* Figures of the whole daemon, at most `room` of them; names live until the next call and may carry
+ * Prometheus labels: kvarn_requests_total{op="COMPRESS",status="OK"}. Gives the number written. */
+size_t kvd_service_metrics(struct kvd_service *service, struct kvw_metric *out, size_t room);
+
+#endif
