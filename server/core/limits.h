@@ -19,16 +19,25 @@ enum {
     KVD_HEADER_TIMEOUT_MS =
         5000, /* a started frame must complete its header and metadata in this time */
     KVD_WRITE_TIMEOUT_MS =
-        10000, /* a client that does not read its replies is cut off after this */
+        10000,                  /* a client that does not read its replies is cut off after this */
+    KVD_PROGRESS_BYTES = 65536, /* less than this in one of these times is no progress */
+    KVD_PAYLOAD_TIMEOUT_MS = 10000,   /* a started payload must make progress in this time */
+    KVD_TURN_FRAMES_MAX = 64,         /* frames of one connection in one loop turn */
+    KVD_TURN_BYTES_MAX = 1 << 20,     /* bytes read from one connection in one loop turn */
+    KVD_REPLY_QUEUE_BYTES = 32 << 20, /* unsent replies at which a connection is no longer read */
+    KVD_READ_BUFFER_BYTES = 16384,    /* per connection; small frames are read many at once */
+    KVD_LISTENERS_MAX = 8,
+    KVD_TENANTS_MAX = 256,
     KVD_DEADLINE_DEFAULT_MS = 30000,
     KVD_WORKER_THREADS_MAX = 64,
     KVD_RING_ENTRIES = 1024, /* jobs in the worker's ring; >= KVD_REQUESTS_MAX */
 };
 
 #define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */
-#define KVD_PAYLOAD_MAX_BYTES     (128ull << 20) /* one request or reply; at most half of the staging \
-                                                  */
-#define KVD_CHUNK_BYTES       (64ull << 20)      /* a chunk of a pool; smaller in a small pool */
+#define KVD_PAYLOAD_MAX_BYTES                                                                      \
+    (128ull << 20)                          /* one request or reply; at most half of the staging   \
+                                             */
+#define KVD_CHUNK_BYTES       (64ull << 20) /* a chunk of a pool; smaller in a small pool */
 #define KVD_CHUNK_ALIGN_BYTES (2ull << 20)
 
 #endif

@@ -49,6 +49,7 @@ struct kvd_request {
     uint64_t reply_payload_bytes;
 
     void (*reply)(struct kvd_request *request); /* set by net */
+    void *slot;                                 /* net's own */
 
     /* rpc's own */
     kvarn_status status;

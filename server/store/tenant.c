@@ -1,0 +1,79 @@
+/* A flat table: there are few tenants and a connection looks its own up once. */
+#include "server/store/tenant.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/core/limits.h"
+
+static const char loopback_name[] = "tcp-loopback";
+
+struct kvd_tenants {
+    uid_t own_uid;
+    uint32_t count;
+    char names[KVD_TENANTS_MAX][KVD_TENANT_NAME_MAX];
+};
+
+kvarn_status kvd_tenants_open(struct kvd_tenants **tenants, uid_t own_uid)
+{
+    struct kvd_tenants *made = calloc(1, sizeof *made);
+
+    *tenants = made;
+    if (made == NULL)
+        return KVARN_NO_SPACE;
+    made->own_uid = own_uid;
+    strcpy(made->names[KVD_TENANT_DEFAULT], "default");
+    made->count = 1;
+    return KVARN_OK;
+}
+
+void kvd_tenants_close(struct kvd_tenants **tenants)
+{
+    free(*tenants);
+    *tenants = NULL;
+}
+
+static kvarn_status find_or_make(struct kvd_tenants *tenants, const char *name, uint32_t *number)
+{
+    for (uint32_t i = 0; i < tenants->count; i++) {
+        if (strcmp(tenants->names[i], name) == 0) {
+            *number = i;
+            return KVARN_OK;
+        }
+    }
+    if (tenants->count == KVD_TENANTS_MAX)
+        return KVARN_QUOTA;
+    assert(strlen(name) < KVD_TENANT_NAME_MAX);
+    strcpy(tenants->names[tenants->count], name);
+    *number = tenants->count++;
+    return KVARN_OK;
+}
+
+kvarn_status kvd_tenants_of_uid(struct kvd_tenants *tenants, uid_t uid, uint32_t *number)
+{
+    char name[KVD_TENANT_NAME_MAX];
+
+    if (uid == tenants->own_uid) {
+        *number = KVD_TENANT_DEFAULT;
+        return KVARN_OK;
+    }
+    snprintf(name, sizeof name, "uid-%lu", (unsigned long)uid);
+    return find_or_make(tenants, name, number);
+}
+
+kvarn_status kvd_tenants_of_loopback(struct kvd_tenants *tenants, uint32_t *number)
+{
+    return find_or_make(tenants, loopback_name, number);
+}
+
+const char *kvd_tenants_name(const struct kvd_tenants *tenants, uint32_t number)
+{
+    return number < tenants->count ? tenants->names[number] : NULL;
+}
+
+uint32_t kvd_tenants_count(const struct kvd_tenants *tenants)
+{
+    return tenants->count;
+}
