@@ -21,9 +21,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PREFIX_BYTES ((size_t)8)
+#define PREFIX_BYTES     ((size_t)8)
 #define MAX_HEADER_BYTES ((size_t)16 << 20)
-#define METADATA_KEY "__metadata__"
+#define METADATA_KEY     "__metadata__"
 
 /* One checked header entry; begin and end are relative to the data section. */
 struct entry {
@@ -243,7 +243,8 @@ static bool read_entries(struct demo_st_file *file, struct demo_st_error *err)
     if (file->entries == NULL) {
         return fail(err, DEMO_ST_ERR_MEMORY, "no memory for %zu tensors", room);
     }
-    json_object_foreach (file->header, name, spec) {
+    json_object_foreach(file->header, name, spec)
+    {
         struct entry *e = &file->entries[file->count];
 
         if (strcmp(name, METADATA_KEY) == 0) {
