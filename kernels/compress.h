@@ -39,8 +39,8 @@
 #define KVK_MAX_SIDE    256
 #define KVK_LANES       16
 
-struct kvk_balance {
-    float sc[KVK_MAX_SIDE], rc[KVK_MAX_SIDE]; /* column scales and their reciprocals */
+struct kvk_balance {                                       /* every vector starts on a cache line */
+    _Alignas(64) float sc[KVK_MAX_SIDE], rc[KVK_MAX_SIDE]; /* column scales and their reciprocals */
     float sr[KVK_MAX_SIDE], rr[KVK_MAX_SIDE];
     float w[KVK_MAX_SIDE], v[KVK_MAX_SIDE]; /* rc / gain, rr / gain: what T is multiplied with */
     float col[KVK_MAX_SIDE]; /* std of the columns of T / gain / sr (rows not: / sc) */

@@ -84,7 +84,7 @@ const struct kvk_table *const kvk_table_avx2 = NULL;
 #if defined(KVK_HAVE_AVX512)
 static const struct kvk_table table_avx512 = {
     .name = "avx512",
-    .compress = compress_ref,
+    .compress = kvk_compress_avx512,
     .decompress = kvk_decompress_ref,
     .attend = kvk_attend_ref,
     .copy_rows = kvk_rows_copy,

@@ -1,0 +1,460 @@
+/* K and V of one tile -> record with AVX-512, bit for bit what compress_ref.c defines.
+ *
+ * The fp32 matrix (64 KiB at 128 x 128) stays in the second-level cache. One sweep per iteration
+ * takes both statistics: a block of 16 rows is measured with the column scales, its 16 row scales
+ * are renewed in one register, and the block, now in the first level, is measured down the columns
+ * with them. */
+#include <string.h>
+
+#include "fwht.h"
+#include "simd_avx512.h"
+#include "variants.h"
+
+/* The first channel of a row that is NaN or infinity. */
+static kvarn_status name_fault(struct kvk_compress *op, char tensor, uint32_t token,
+                               const __m512 *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        unsigned bad = _mm512_fpclass_ps_mask(x[i], 0x99); /* quiet, +inf, -inf, signalling */
+
+        if (bad != 0) {
+            op->fault =
+                (struct kvk_fault){tensor, token, 16 * (uint32_t)i + (uint32_t)__builtin_ctz(bad)};
+            return KVARN_NON_FINITE;
+        }
+    }
+    return KVARN_INTERNAL;
+}
+
+/* One row: load, look for non-finite values, rotate, store. 1: fine. */
+KVK_INLINE int load_row(float *dst, const uint8_t *src, int n, int bf16, float norm, __m512 *x)
+{
+    const __m512 limit = _mm512_set1_ps(KVK_INPUT_LIMIT), least = _mm512_set1_ps(-KVK_INPUT_LIMIT);
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 bad = zero;
+
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+        x[i] = kvk_z_load_half(src + 32 * i, bf16);
+        bad = _mm512_fmadd_ps(x[i], zero, bad); /* NaN as soon as one is not finite */
+    }
+    if (_mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0)
+        return 0;
+    if (bf16) {
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            x[i] = _mm512_min_ps(_mm512_max_ps(x[i], least), limit);
+    }
+    if (norm != 0.0f) {
+        kvk_z_butterfly(x, n);
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(norm));
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++)
+        _mm512_store_ps(dst + 16 * i, x[i]);
+    return 1;
+}
+
+/* n registers per token row. K passes through 16 rows of scratch to be turned. */
+KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, int n,
+                                  int bf16)
+{
+    struct kvk_compress_scratch *s = op->scratch;
+    uint32_t dim = 16 * (uint32_t)n, group = op->shape.group;
+    float norm = side->rotate ? kvk_fwht_norm(dim) : 0.0f;
+    __m512 x[16];
+
+    for (uint32_t g = 0; g < group; g += 16) {
+        float *dst = side->transposed ? s->rows : s->matrix + (size_t)g * dim;
+
+        for (uint32_t i = 0; i < 16; i++) {
+            if (!load_row(dst + (size_t)i * dim, side->src + (g + i) * side->stride, n, bf16, norm,
+                          x))
+                return name_fault(op, side->tensor, g + i, x, n);
+        }
+        if (!side->transposed)
+            continue;
+        for (uint32_t d = 0; d < dim; d += 16)
+            kvk_z_transpose(s->matrix + (size_t)d * group + g, group, s->rows + d, dim);
+    }
+    return KVARN_OK;
+}
+
+static kvarn_status load(struct kvk_compress *op, const struct kvk_side *side)
+{
+    if (op->shape.dtype == KVARN_BF16) {
+        switch (op->shape.dim) {
+        case 64:
+            return load_rows(op, side, 4, 1);
+        case 128:
+            return load_rows(op, side, 8, 1);
+        default:
+            return load_rows(op, side, 16, 1);
+        }
+    }
+    switch (op->shape.dim) {
+    case 64:
+        return load_rows(op, side, 4, 0);
+    case 128:
+        return load_rows(op, side, 8, 0);
+    default:
+        return load_rows(op, side, 16, 0);
+    }
+}
+
+static float mean_of(const float *x, uint32_t n)
+{
+    __m512 sum = _mm512_setzero_ps();
+
+    for (uint32_t i = 0; i < n; i += 16)
+        sum = _mm512_add_ps(sum, _mm512_load_ps(x + i));
+    return kvk_z_sum(sum) * (1.0f / (float)n);
+}
+
+KVK_INLINE __m512 deviation(__m512 sum, __m512 squares, uint32_t n)
+{
+    __m512 mean = _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / (float)n));
+    __m512 variance =
+        _mm512_mul_ps(_mm512_fnmadd_ps(mean, sum, squares), _mm512_set1_ps(1.0f / (float)(n - 1)));
+
+    return _mm512_sqrt_ps(_mm512_max_ps(variance, _mm512_setzero_ps()));
+}
+
+/* Column sums of a block go to registers before they join the total, as in the reference. */
+static void measure_means(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols)
+{
+    memset(b->col_mean, 0, sizeof b->col_mean);
+    for (uint32_t r = 0; r < rows; r += 16, t += (size_t)16 * cols) {
+        __m512 lane[16], folded;
+
+        for (uint32_t i = 0; i < 16; i++)
+            lane[i] = _mm512_setzero_ps();
+        for (uint32_t c = 0; c < cols; c += 16) {
+            __m512 block = _mm512_setzero_ps();
+
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < 16; i++) {
+                __m512 x = _mm512_load_ps(t + (size_t)i * cols + c);
+
+                lane[i] = _mm512_add_ps(lane[i], x);
+                block = _mm512_add_ps(block, x);
+            }
+            _mm512_store_ps(b->col_mean + c, _mm512_add_ps(_mm512_load_ps(b->col_mean + c), block));
+        }
+        KVK_Z_FOLD16(folded, lane, _mm512_add_ps);
+        folded = _mm512_mul_ps(folded, _mm512_set1_ps(1.0f / (float)cols));
+        _mm512_store_ps(b->row_mean + r, folded);
+    }
+    for (uint32_t c = 0; c < cols; c += 16)
+        _mm512_store_ps(b->col_mean + c, _mm512_mul_ps(_mm512_load_ps(b->col_mean + c),
+                                                       _mm512_set1_ps(1.0f / (float)rows)));
+}
+
+KVK_INLINE void update_scale(float *scale, float *reciprocal, float *weight, __m512 measured,
+                             float inverse_gain)
+{
+    __m512 s = _mm512_load_ps(scale), r = _mm512_load_ps(reciprocal);
+    __m512 x = _mm512_mul_ps(measured, r);
+
+    x = _mm512_max_ps(x, _mm512_set1_ps(KVK_STD_LOW));
+    x = _mm512_min_ps(x, _mm512_set1_ps(KVK_STD_HIGH));
+    x = _mm512_mul_ps(s, x);
+    x = _mm512_max_ps(x, _mm512_set1_ps(KVK_SCALE_LOW));
+    x = _mm512_min_ps(x, _mm512_set1_ps(KVK_SCALE_HIGH));
+    r = _mm512_div_ps(_mm512_set1_ps(1.0f), x);
+    _mm512_store_ps(scale, x);
+    _mm512_store_ps(reciprocal, r);
+    _mm512_store_ps(weight, _mm512_mul_ps(r, _mm512_set1_ps(inverse_gain)));
+}
+
+/* Sums and squares of four rows about their shifts, 16 lanes each. */
+KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, const float *w,
+                               const float *shift, uint32_t cols)
+{
+    __m512 m[4];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        m[i] = _mm512_set1_ps(shift[i]);
+        sum[i] = squares[i] = _mm512_setzero_ps();
+    }
+    for (uint32_t c = 0; c < cols; c += 16) {
+        __m512 weight = _mm512_load_ps(w + c);
+
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < 4; i++) {
+            __m512 y = _mm512_fmsub_ps(_mm512_load_ps(t + (size_t)i * cols + c), weight, m[i]);
+
+            sum[i] = _mm512_add_ps(sum[i], y);
+            squares[i] = _mm512_fmadd_ps(y, y, squares[i]);
+        }
+    }
+}
+
+/* A block of 16 rows down four registers of columns, added to the totals. */
+KVK_INLINE void measure_64_columns(float *sum, float *squares, const float *t, const float *v,
+                                   const float *shift, uint32_t cols)
+{
+    __m512 n[4], s[4], q[4];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        n[i] = _mm512_load_ps(shift + 16 * i);
+        s[i] = q[i] = _mm512_setzero_ps();
+    }
+#pragma GCC unroll 2
+    for (uint32_t r = 0; r < 16; r++) {
+        __m512 weight = _mm512_set1_ps(v[r]);
+
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < 4; i++) {
+            __m512 x = _mm512_load_ps(t + (size_t)r * cols + 16 * i);
+            __m512 y = _mm512_fmsub_ps(x, weight, n[i]);
+
+            s[i] = _mm512_add_ps(s[i], y);
+            q[i] = _mm512_fmadd_ps(y, y, q[i]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        _mm512_store_ps(sum + 16 * i, _mm512_add_ps(_mm512_load_ps(sum + 16 * i), s[i]));
+        _mm512_store_ps(squares + 16 * i, _mm512_add_ps(_mm512_load_ps(squares + 16 * i), q[i]));
+    }
+}
+
+static void sweep(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols, int update)
+{
+    _Alignas(64) float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0};
+    _Alignas(64) float row_shift[KVK_MAX_SIDE], col_shift[KVK_MAX_SIDE];
+    __m512 w_mean = _mm512_set1_ps(mean_of(b->w, cols));
+    __m512 v_mean = _mm512_set1_ps(mean_of(b->v, rows));
+
+    for (uint32_t r = 0; r < rows; r += 16)
+        _mm512_store_ps(row_shift + r, _mm512_mul_ps(_mm512_load_ps(b->row_mean + r), w_mean));
+    for (uint32_t c = 0; c < cols; c += 16)
+        _mm512_store_ps(col_shift + c, _mm512_mul_ps(_mm512_load_ps(b->col_mean + c), v_mean));
+    for (uint32_t r = 0; r < rows; r += 16, t += (size_t)16 * cols) {
+        __m512 s[16], q[16], folded_s, folded_q, measured;
+
+        for (uint32_t i = 0; i < 16; i += 4)
+            measure_4_rows(s + i, q + i, t + (size_t)i * cols, b->w, row_shift + r + i, cols);
+        KVK_Z_FOLD16(folded_s, s, _mm512_add_ps);
+        KVK_Z_FOLD16(folded_q, q, _mm512_add_ps);
+        measured = deviation(folded_s, folded_q, cols);
+        _mm512_store_ps(b->row + r, measured);
+        if (update)
+            update_scale(b->sr + r, b->rr + r, b->v + r, measured, b->inverse_gain);
+        for (uint32_t c = 0; c < cols; c += 64)
+            measure_64_columns(sum + c, squares + c, t + c, b->v + r, col_shift + c, cols);
+    }
+    for (uint32_t c = 0; c < cols; c += 16)
+        _mm512_store_ps(b->col + c,
+                        deviation(_mm512_load_ps(sum + c), _mm512_load_ps(squares + c), rows));
+}
+
+static float spread(const float *measured, const float *reciprocal, uint32_t n)
+{
+    __m512 low = _mm512_mul_ps(_mm512_load_ps(measured), _mm512_load_ps(reciprocal)), high = low;
+    float least;
+
+    for (uint32_t i = 16; i < n; i += 16) {
+        __m512 x = _mm512_mul_ps(_mm512_load_ps(measured + i), _mm512_load_ps(reciprocal + i));
+
+        low = _mm512_min_ps(low, x);
+        high = _mm512_max_ps(high, x);
+    }
+    least = _mm512_reduce_min_ps(low);
+    return _mm512_reduce_max_ps(high) / (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
+}
+
+static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols)
+{
+    __m512 high = _mm512_setzero_ps(), low, share;
+    float most, least;
+
+    for (uint32_t r = 0; r < rows; r += 16)
+        high = _mm512_max_ps(high, _mm512_load_ps(b->row + r));
+    for (uint32_t c = 0; c < cols; c += 16)
+        high = _mm512_max_ps(high, _mm512_load_ps(b->col + c));
+    most = _mm512_reduce_max_ps(high);
+    if (!(most > 0.0f))
+        return 1.0f;
+    share = _mm512_set1_ps(most * KVK_GAIN_SHARE);
+    low = _mm512_set1_ps(most);
+    for (uint32_t r = 0; r < rows; r += 16) {
+        __m512 x = _mm512_load_ps(b->row + r);
+
+        low = _mm512_mask_min_ps(low, _mm512_cmp_ps_mask(x, share, _CMP_GE_OQ), low, x);
+    }
+    for (uint32_t c = 0; c < cols; c += 16) {
+        __m512 x = _mm512_load_ps(b->col + c);
+
+        low = _mm512_mask_min_ps(low, _mm512_cmp_ps_mask(x, share, _CMP_GE_OQ), low, x);
+    }
+    least = _mm512_reduce_min_ps(low);
+    return least > KVK_GAIN_LOW ? least : KVK_GAIN_LOW;
+}
+
+static void scale_by_gain(struct kvk_balance *b, uint32_t rows, uint32_t cols)
+{
+    __m512 inverse;
+
+    b->gain = find_gain(b, rows, cols);
+    b->inverse_gain = 1.0f / b->gain;
+    inverse = _mm512_set1_ps(b->inverse_gain);
+    for (uint32_t r = 0; r < rows; r += 16) {
+        _mm512_store_ps(b->row + r, _mm512_mul_ps(_mm512_load_ps(b->row + r), inverse));
+        _mm512_store_ps(b->v + r, inverse);
+    }
+    for (uint32_t c = 0; c < cols; c += 16) {
+        _mm512_store_ps(b->col + c, _mm512_mul_ps(_mm512_load_ps(b->col + c), inverse));
+        _mm512_store_ps(b->w + c, inverse);
+    }
+}
+
+static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
+{
+    float imbalance = spread(b->col, b->rc, cols) + spread(b->row, b->rr, rows);
+
+    if (!first && !(imbalance <= b->best))
+        return;
+    b->best = imbalance;
+    memcpy(b->best_sc, b->sc, cols * sizeof *b->sc);
+    memcpy(b->best_w, b->w, cols * sizeof *b->w);
+    memcpy(b->best_sr, b->sr, rows * sizeof *b->sr);
+}
+
+static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const float *t,
+                    uint32_t rows, uint32_t cols)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+
+    for (uint32_t i = 0; i < KVK_MAX_SIDE; i += 16) {
+        _mm512_store_ps(b->sc + i, one);
+        _mm512_store_ps(b->rc + i, one);
+        _mm512_store_ps(b->sr + i, one);
+        _mm512_store_ps(b->rr + i, one);
+        _mm512_store_ps(b->w + i, one);
+        _mm512_store_ps(b->v + i, one);
+    }
+    b->gain = b->inverse_gain = 1.0f;
+    measure_means(b, t, rows, cols);
+    sweep(b, t, rows, cols, 0);
+    if (shape->balance == KVARN_BALANCE_SCALE_FREE)
+        scale_by_gain(b, rows, cols);
+    keep_if_best(b, rows, cols, 1);
+    for (uint32_t i = 0; i < shape->iterations; i++) {
+        for (uint32_t c = 0; c < cols; c += 16)
+            update_scale(b->sc + c, b->rc + c, b->w + c, _mm512_load_ps(b->col + c),
+                         b->inverse_gain);
+        sweep(b, t, rows, cols, 1);
+        keep_if_best(b, rows, cols, 0);
+    }
+}
+
+/* Low bits of 64 codes, 32 bits each, -> 64 bytes in order. */
+KVK_INLINE __m512i gather_bytes(const __m512i *code)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i low = _mm512_packs_epi32(code[0], code[1]);
+    __m512i high = _mm512_packs_epi32(code[2], code[3]);
+
+    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+}
+
+KVK_INLINE void quantise_row(uint8_t *codes, const float *t, const float *w, float low,
+                             float inverse, uint32_t cols, uint32_t bits)
+{
+    const __m512 lo = _mm512_set1_ps(low), inv = _mm512_set1_ps(inverse);
+    const __m512 magic = _mm512_set1_ps(KVK_ROUND_MAGIC);
+    const __m512i mask = _mm512_set1_epi32(bits == 2 ? 3 : 15);
+
+    for (uint32_t c = 0; c < cols; c += 64) {
+        __m512i code[4], bytes;
+
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < 4; i++) {
+            __m512 x =
+                _mm512_mul_ps(_mm512_load_ps(t + c + 16 * i), _mm512_load_ps(w + c + 16 * i));
+
+            x = _mm512_fmadd_ps(_mm512_sub_ps(x, lo), inv, magic);
+            code[i] = _mm512_and_si512(_mm512_castps_si512(x), mask);
+        }
+        bytes = gather_bytes(code);
+        if (bits == 4) { /* two codes per 16-bit lane */
+            bytes = _mm512_maddubs_epi16(bytes, _mm512_set1_epi16(0x1001));
+            _mm256_storeu_si256((__m256i *)(codes + c / 2), _mm512_cvtepi16_epi8(bytes));
+        } else { /* four codes per 32-bit lane */
+            bytes = _mm512_maddubs_epi16(bytes, _mm512_set1_epi16(0x0401));
+            bytes = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x00100001));
+            _mm_storeu_si128((__m128i *)(codes + c / 4), _mm512_cvtepi32_epi8(bytes));
+        }
+    }
+}
+
+/* Step, zero and codes of 16 rows. */
+KVK_INLINE void quantise_block(const struct kvk_balance *b, const struct kvk_side *side,
+                               const float *t, uint32_t r, uint32_t bits)
+{
+    _Alignas(64) float low[16], inverse[16];
+    __m512 lo[16], hi[16], least, most, step, gain = _mm512_set1_ps(b->gain);
+    uint32_t cols = side->cols;
+
+    for (uint32_t i = 0; i < 16; i++) {
+        const float *row = t + (size_t)i * cols;
+
+        lo[i] = hi[i] = _mm512_mul_ps(_mm512_load_ps(row), _mm512_load_ps(b->best_w));
+        for (uint32_t c = 16; c < cols; c += 16) {
+            __m512 x = _mm512_mul_ps(_mm512_load_ps(row + c), _mm512_load_ps(b->best_w + c));
+
+            lo[i] = _mm512_min_ps(lo[i], x);
+            hi[i] = _mm512_max_ps(hi[i], x);
+        }
+    }
+    KVK_Z_FOLD16(least, lo, _mm512_min_ps);
+    KVK_Z_FOLD16(most, hi, _mm512_max_ps);
+    step = _mm512_div_ps(_mm512_sub_ps(most, least), _mm512_set1_ps(bits == 2 ? 3.0f : 15.0f));
+    step = _mm512_max_ps(
+        step, _mm512_mul_ps(_mm512_set1_ps(KVK_STEP_FLOOR), _mm512_load_ps(b->best_sr + r)));
+    kvk_z_store_vector(side->step + 2 * (size_t)r, _mm512_mul_ps(step, gain));
+    kvk_z_store_vector(side->zero + 2 * (size_t)r, _mm512_mul_ps(least, gain));
+    _mm512_store_ps(low, least);
+    _mm512_store_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1.0f), step));
+    for (uint32_t i = 0; i < 16; i++)
+        quantise_row(side->codes + (size_t)(r + i) * cols * bits / 8, t + (size_t)i * cols,
+                     b->best_w, low[i], inverse[i], cols, bits);
+}
+
+static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side *side)
+{
+    struct kvk_compress_scratch *s = op->scratch;
+    kvarn_status status = load(op, side);
+
+    if (status != KVARN_OK)
+        return status;
+    balance(&s->balance, &op->shape, s->matrix, side->rows, side->cols);
+    for (uint32_t r = 0; r < side->rows; r += 16) {
+        const float *t = s->matrix + (size_t)r * side->cols;
+
+        if (side->bits == 2)
+            quantise_block(&s->balance, side, t, r, 2);
+        else
+            quantise_block(&s->balance, side, t, r, 4);
+    }
+    for (uint32_t c = 0; c < side->cols; c += 16)
+        kvk_z_store_vector(side->other + 2 * (size_t)c, _mm512_load_ps(s->balance.best_sc + c));
+    return KVARN_OK;
+}
+
+kvarn_status kvk_compress_avx512(struct kvk_compress *op)
+{
+    struct kvk_side k, v;
+    kvarn_status status;
+
+    op->fault = (struct kvk_fault){0};
+    kvk_sides_of(op, &k, &v);
+    status = compress_side(op, &k);
+    return status == KVARN_OK ? compress_side(op, &v) : status;
+}
