@@ -34,7 +34,7 @@ DOORS = {
     r"yaml\.h": r"server/core/config.*\.c",
     r"jansson\.h": r"client/(ctl|demo)/.*",
     r"argp\.h": r"client/ctl/.*|client/demo/.*|server/core/config.*\.c|server/device/worker_main\.c",
-    r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|kernels/attend_ref\.c",
+    r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|kernels/(attend|merge).*",
 }
 LIBC = re.compile(
     r"(assert|ctype|errno|fcntl|float|getopt|inttypes|limits|locale|netdb|poll|pthread|sched|signal|spawn|stdalign"
@@ -47,6 +47,8 @@ def breaches(path: pathlib.Path, root: pathlib.Path):
     name = path.relative_to(root).as_posix()
     top = name.split("/")[0]
     for style, header in INCLUDE.findall(path.read_text()):
+        if style == '"' and (path.parent / header).is_file():
+            header = (path.parent / header).resolve().relative_to(root.resolve()).as_posix()
         if LIBC.fullmatch(header):
             continue
         door = next((d for h, d in DOORS.items() if re.fullmatch(h, header)), None)
