@@ -6,7 +6,7 @@
 
 #include "attend.h"
 #include "attend_scratch.h"
-#include "attend_half.h"
+#include "half.h"
 
 static bool span_fits(const struct kvk_attend *op, const struct kvk_span *span)
 {
@@ -40,7 +40,7 @@ static float load_element(const uint8_t *row, uint8_t dtype, uint32_t channel)
         return single;
     }
     memcpy(&half, row + 2 * (size_t)channel, sizeof(half));
-    return dtype == KVARN_F16 ? kvk_attend_from_f16(half) : kvk_attend_from_bf16(half);
+    return dtype == KVARN_F16 ? kvk_f16_to_f32(half) : kvk_bf16_to_f32(half);
 }
 
 kvarn_status kvk_attend_load_q(struct kvk_attend *op, float *dst)

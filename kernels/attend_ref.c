@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "attend.h"
-#include "attend_half.h"
+#include "half.h"
 #include "tile.h"
 
 struct row {
@@ -41,8 +41,7 @@ static double half_at(const uint8_t *at, size_t index, uint8_t dtype)
     uint16_t half;
 
     memcpy(&half, at + 2 * index, sizeof(half));
-    return dtype == KVARN_F16 ? (double)kvk_attend_from_f16(half)
-                              : (double)kvk_attend_from_bf16(half);
+    return dtype == KVARN_F16 ? (double)kvk_f16_to_f32(half) : (double)kvk_bf16_to_f32(half);
 }
 
 /* Token g of a tile -> K^ and V^. */

@@ -73,7 +73,7 @@ static const struct kvk_table table_avx2 = {
     .name = "avx2",
     .compress = compress_ref,
     .decompress = kvk_decompress_ref,
-    .attend = kvk_attend_ref,
+    .attend = kvk_attend_avx2,
     .copy_rows = kvk_rows_copy,
 };
 const struct kvk_table *const kvk_table_avx2 = &table_avx2;
@@ -86,7 +86,7 @@ static const struct kvk_table table_avx512 = {
     .name = "avx512",
     .compress = kvk_compress_avx512,
     .decompress = kvk_decompress_ref,
-    .attend = kvk_attend_ref,
+    .attend = kvk_attend_avx512,
     .copy_rows = kvk_rows_copy,
 };
 const struct kvk_table *const kvk_table_avx512 = &table_avx512;

@@ -1,0 +1,100 @@
+/* Vectors of 16 floats for attend_body.h: AVX-512 F, BW, VL, DQ. */
+#ifndef KVK_ATTEND_VEC512_H
+#define KVK_ATTEND_VEC512_H
+
+#include <immintrin.h>
+
+enum { VW = 16 };
+
+typedef __m512 vf;
+
+static inline vf v_load(const float *at)
+{
+    return _mm512_loadu_ps(at);
+}
+
+static inline void v_store(float *at, vf x)
+{
+    _mm512_storeu_ps(at, x);
+}
+
+static inline vf v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vf v_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+static inline vf v_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vf v_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+static inline vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+static inline vf v_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+
+/* a * b + c */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vf v_round(vf x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* x * 2^n for integral n in [-126, 127] */
+static inline vf v_scale(vf x, vf n)
+{
+    return _mm512_scalef_ps(x, n);
+}
+
+/* x where a >= b, else y */
+static inline vf v_where_ge(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), y, x);
+}
+
+static inline float v_reduce_add(vf x)
+{
+    return _mm512_reduce_add_ps(x);
+}
+
+static inline float v_reduce_max(vf x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+
+static inline vf v_from_f16(const void *at)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(at));
+}
+
+static inline vf v_from_bf16(const void *at)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+static inline vf v_gather(const float *base, const int32_t *index)
+{
+    return _mm512_i32gather_ps(_mm512_loadu_si512(index), base, 4);
+}
+
+#endif
