@@ -1,0 +1,346 @@
+/* The pool is cut into units; a chunk is a run of units that holds slots of one class (tenant and
+ * slot size). Free slots of all chunks are bits of one bitmap: a unit owns as many bits as it could
+ * hold smallest slots, and a chunk uses the bits from its first unit on. A class lists its chunks
+ * that have a free slot, so take and give look at one chunk. All memory is taken in open. */
+#include "server/store/pool.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "server/core/limits.h"
+
+enum {
+    SLOT_MIN_BYTES = 1024,      /* smaller slots take this much */
+    UNIT_MIN_BYTES = 64 * 1024, /* 64 smallest slots: one word of the bitmap */
+    CHUNKS_WANTED = 16,         /* in a pool too small for 16 full chunks */
+    SLOT_ALIGN_BYTES = 64,
+    BUCKETS = 1024, /* of the class table; classes are a few per space */
+    NONE = -1
+};
+
+/* Indexed by the chunk's first unit. */
+struct chunk {
+    uint64_t slot_bytes;
+    int32_t units; /* 0: this unit starts no chunk */
+    int32_t class_index;
+    uint32_t slots, free_slots;
+    uint32_t first_word;   /* no word of this chunk before it has a free bit */
+    int32_t before, after; /* in the class's list of chunks with a free slot */
+};
+
+/* Lives from its first chunk to its last, so there are never more classes than units. */
+struct class
+{
+    uint64_t slot_bytes;
+    uint32_t tenant, chunks;
+    int32_t first; /* chunk with a free slot; NONE */
+    int32_t next;  /* in its bucket, or in the list of unused classes */
+};
+
+struct kvd_pool {
+    uint64_t capacity_bytes, unit_bytes, chunk_bytes;
+    uint64_t used_bytes, reserved_bytes;
+    kvd_pool_wipe wipe;
+    void *context;
+    uint32_t unit_words;
+    int32_t units, free_units_from; /* no unit before it is free */
+    int32_t unused_class;
+    int32_t buckets[BUCKETS];
+    struct chunk *chunks;  /* [units] */
+    int32_t *owner;        /* [units]: first unit of the chunk it belongs to; NONE = free */
+    struct class *classes; /* [units] */
+    uint64_t *bits;        /* [units * unit_words]; 1 = free slot */
+};
+
+static uint64_t round_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, kvd_pool_wipe wipe,
+                           void *context)
+{
+    uint64_t wanted = capacity_bytes / CHUNKS_WANTED;
+    uint64_t unit = wanted >= KVD_CHUNK_ALIGN_BYTES ? KVD_CHUNK_ALIGN_BYTES : UNIT_MIN_BYTES;
+    uint64_t units = capacity_bytes / unit;
+    struct kvd_pool *made;
+
+    if (units == 0 || units > INT32_MAX)
+        return KVARN_TOO_LARGE;
+    made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return KVARN_INTERNAL;
+    *made = (struct kvd_pool){.capacity_bytes = units * unit,
+                              .unit_bytes = unit,
+                              .chunk_bytes = wanted < KVD_CHUNK_BYTES ? wanted : KVD_CHUNK_BYTES,
+                              .wipe = wipe,
+                              .context = context,
+                              .unit_words = (uint32_t)(unit / UNIT_MIN_BYTES),
+                              .units = (int32_t)units};
+    made->chunks = calloc(units, sizeof(*made->chunks));
+    made->owner = calloc(units, sizeof(*made->owner));
+    made->classes = calloc(units, sizeof(*made->classes));
+    made->bits = calloc(units * made->unit_words, sizeof(*made->bits));
+    if (made->chunks == NULL || made->owner == NULL || made->classes == NULL ||
+        made->bits == NULL) {
+        kvd_pool_close(&made);
+        return KVARN_INTERNAL;
+    }
+    for (int32_t i = 0; i < made->units; i++) {
+        made->owner[i] = NONE;
+        made->classes[i].next = i + 1 < made->units ? i + 1 : NONE;
+    }
+    for (int32_t i = 0; i < BUCKETS; i++)
+        made->buckets[i] = NONE;
+    *pool = made;
+    return KVARN_OK;
+}
+
+void kvd_pool_close(struct kvd_pool **pool)
+{
+    if (*pool == NULL)
+        return;
+    free((*pool)->chunks);
+    free((*pool)->owner);
+    free((*pool)->classes);
+    free((*pool)->bits);
+    free(*pool);
+    *pool = NULL;
+}
+
+/* ---- classes ---- */
+
+static int32_t *bucket_of(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes)
+{
+    uint64_t mixed =
+        (slot_bytes / SLOT_ALIGN_BYTES + ((uint64_t)tenant << 40)) * UINT64_C(0x9E3779B97F4A7C15);
+
+    return &pool->buckets[mixed >> 54];
+}
+_Static_assert(BUCKETS == 1 << (64 - 54), "the shift above takes all buckets");
+
+static int32_t find_class(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes)
+{
+    int32_t index = *bucket_of(pool, tenant, slot_bytes);
+
+    while (index != NONE &&
+           (pool->classes[index].tenant != tenant || pool->classes[index].slot_bytes != slot_bytes))
+        index = pool->classes[index].next;
+    return index;
+}
+
+static int32_t add_class(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes)
+{
+    int32_t *bucket = bucket_of(pool, tenant, slot_bytes);
+    int32_t index = pool->unused_class;
+
+    assert(index != NONE);
+    struct class *class = &pool->classes[index];
+    pool->unused_class = class->next;
+    *class =
+        (struct class){.slot_bytes = slot_bytes, .tenant = tenant, .first = NONE, .next = *bucket};
+    *bucket = index;
+    return index;
+}
+
+static void drop_class(struct kvd_pool *pool, int32_t index)
+{
+    struct class *class = &pool->classes[index];
+    int32_t *link = bucket_of(pool, class->tenant, class->slot_bytes);
+
+    while (*link != index)
+        link = &pool->classes[*link].next;
+    *link = class->next;
+    class->next = pool->unused_class;
+    pool->unused_class = index;
+}
+
+static void link_chunk(struct kvd_pool *pool, int32_t at)
+{
+    struct chunk *chunk = &pool->chunks[at];
+    struct class *class = &pool->classes[chunk->class_index];
+
+    chunk->before = NONE;
+    chunk->after = class->first;
+    if (class->first != NONE)
+        pool->chunks[class->first].before = at;
+    class->first = at;
+}
+
+static void unlink_chunk(struct kvd_pool *pool, int32_t at)
+{
+    struct chunk *chunk = &pool->chunks[at];
+
+    if (chunk->before != NONE)
+        pool->chunks[chunk->before].after = chunk->after;
+    else
+        pool->classes[chunk->class_index].first = chunk->after;
+    if (chunk->after != NONE)
+        pool->chunks[chunk->after].before = chunk->before;
+}
+
+/* ---- chunks ---- */
+
+/* The first run of `wanted` free units, or else the longest of at least `least`. Gives its length,
+ * 0 when there is none. */
+static int32_t find_run(struct kvd_pool *pool, int32_t wanted, int32_t least, int32_t *start)
+{
+    int32_t best = 0, at = pool->free_units_from;
+
+    while (at < pool->units && pool->owner[at] != NONE)
+        at += pool->chunks[at].units;
+    pool->free_units_from = at;
+    while (at < pool->units) {
+        if (pool->owner[at] != NONE) {
+            at += pool->chunks[at].units;
+            continue;
+        }
+        int32_t run = 1;
+        while (run < wanted && at + run < pool->units && pool->owner[at + run] == NONE)
+            run++;
+        if (run > best && run >= least) {
+            best = run;
+            *start = at;
+        }
+        if (run == wanted)
+            return run;
+        at += run;
+    }
+    return best;
+}
+
+static void set_bits(uint64_t *words, uint32_t count)
+{
+    for (; count >= 64; count -= 64)
+        *words++ = UINT64_MAX;
+    if (count > 0)
+        *words = (UINT64_C(1) << count) - 1;
+}
+
+/* Makes a chunk for the class of slot_bytes: as many whole slots as fit the pool's chunk size, at
+ * least one; fewer when only a shorter run of units is left. */
+static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
+                              int32_t *class_index)
+{
+    uint64_t fit = pool->chunk_bytes / slot_bytes;
+    uint64_t full = (fit > 0 ? fit : 1) * slot_bytes;
+    int32_t wanted = (int32_t)(round_up(full, pool->unit_bytes) / pool->unit_bytes);
+    int32_t least = (int32_t)(round_up(slot_bytes, pool->unit_bytes) / pool->unit_bytes);
+    int32_t at = 0, units = find_run(pool, wanted, least, &at);
+
+    if (units == 0)
+        return KVARN_NO_SPACE;
+    if (*class_index == NONE)
+        *class_index = add_class(pool, tenant, slot_bytes);
+    pool->classes[*class_index].chunks++;
+
+    struct chunk *chunk = &pool->chunks[at];
+    uint32_t slots = (uint32_t)((uint64_t)units * pool->unit_bytes / slot_bytes);
+    *chunk = (struct chunk){.slot_bytes = slot_bytes,
+                            .units = units,
+                            .class_index = *class_index,
+                            .slots = slots,
+                            .free_slots = slots};
+    for (int32_t i = 0; i < units; i++)
+        pool->owner[at + i] = at;
+    set_bits(pool->bits + (uint64_t)at * pool->unit_words, slots);
+    pool->reserved_bytes += (uint64_t)units * pool->unit_bytes;
+    link_chunk(pool, at);
+    return KVARN_OK;
+}
+
+static void drop_chunk(struct kvd_pool *pool, int32_t at)
+{
+    struct chunk *chunk = &pool->chunks[at];
+    int32_t units = chunk->units, class_index = chunk->class_index;
+    uint64_t bytes = (uint64_t)units * pool->unit_bytes;
+    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
+
+    unlink_chunk(pool, at);
+    if (--pool->classes[class_index].chunks == 0)
+        drop_class(pool, class_index);
+    for (uint32_t i = 0; i < (uint32_t)units * pool->unit_words; i++)
+        words[i] = 0;
+    chunk->units = 0;
+    for (int32_t i = 0; i < units; i++)
+        pool->owner[at + i] = NONE;
+    if (at < pool->free_units_from)
+        pool->free_units_from = at;
+    pool->reserved_bytes -= bytes;
+    if (pool->wipe != NULL)
+        pool->wipe(pool->context, (uint64_t)at * pool->unit_bytes, bytes);
+}
+
+/* ---- slots ---- */
+
+kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
+                           uint64_t *offset)
+{
+    if (slot_bytes > pool->capacity_bytes)
+        return KVARN_TOO_LARGE;
+    slot_bytes =
+        slot_bytes < SLOT_MIN_BYTES ? SLOT_MIN_BYTES : round_up(slot_bytes, SLOT_ALIGN_BYTES);
+
+    int32_t class_index = find_class(pool, tenant, slot_bytes);
+    if (class_index == NONE || pool->classes[class_index].first == NONE) {
+        kvarn_status status = add_chunk(pool, tenant, slot_bytes, &class_index);
+        if (status != KVARN_OK)
+            return status;
+    }
+
+    int32_t at = pool->classes[class_index].first;
+    struct chunk *chunk = &pool->chunks[at];
+    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
+    uint32_t word = chunk->first_word;
+    while (words[word] == 0)
+        word++;
+    uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(words[word]);
+    assert(slot < chunk->slots);
+    words[word] &= words[word] - 1;
+    chunk->first_word = word;
+    if (--chunk->free_slots == 0)
+        unlink_chunk(pool, at);
+    pool->used_bytes += slot_bytes;
+    *offset = (uint64_t)at * pool->unit_bytes + slot * slot_bytes;
+    return KVARN_OK;
+}
+
+void kvd_pool_give(struct kvd_pool *pool, uint64_t offset)
+{
+    assert(offset < pool->capacity_bytes);
+    int32_t at = pool->owner[offset / pool->unit_bytes];
+    assert(at != NONE);
+    struct chunk *chunk = &pool->chunks[at];
+    uint64_t within = offset - (uint64_t)at * pool->unit_bytes;
+    uint32_t slot = (uint32_t)(within / chunk->slot_bytes);
+    uint64_t *word = pool->bits + (uint64_t)at * pool->unit_words + slot / 64;
+    uint64_t bit = UINT64_C(1) << (slot % 64);
+
+    assert(within % chunk->slot_bytes == 0 && slot < chunk->slots);
+    assert((*word & bit) == 0); /* given twice */
+    *word |= bit;
+    if (slot / 64 < chunk->first_word)
+        chunk->first_word = slot / 64;
+    pool->used_bytes -= chunk->slot_bytes;
+    if (chunk->free_slots++ == 0)
+        link_chunk(pool, at);
+    if (chunk->free_slots == chunk->slots)
+        drop_chunk(pool, at);
+}
+
+uint64_t kvd_pool_capacity_bytes(const struct kvd_pool *pool)
+{
+    return pool->capacity_bytes;
+}
+
+uint64_t kvd_pool_used_bytes(const struct kvd_pool *pool)
+{
+    return pool->used_bytes;
+}
+
+uint64_t kvd_pool_reserved_bytes(const struct kvd_pool *pool)
+{
+    return pool->reserved_bytes;
+}
