@@ -1,0 +1,60 @@
+/* A queue in memory shared by two processes: one producer, one consumer, fixed entries, one
+ * doorbell.
+ *
+ * The producer fills entries with kvd_ring_push, which the consumer does not see, and shows all of
+ * them at once with kvd_ring_publish. A consumer that finds the ring empty says so with
+ * kvd_ring_sleep before it blocks on the doorbell (an eventfd); the producer rings only then, so a
+ * busy pair makes no system call. Indexes come from the other process: a ring that a broken peer
+ * wrote over is told by kvd_ring_count, never followed out of bounds. */
+#ifndef KVD_RING_H
+#define KVD_RING_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/core/limits.h"
+
+struct kvd_ring_entry {
+    uint64_t job;    /* offset in staging */
+    uint64_t cookie; /* the producer's own */
+};
+
+/* Producer's and consumer's words on lines of their own, so that neither's writes take the other's
+ * line away. */
+struct kvd_ring {
+    _Alignas(64) _Atomic uint32_t tail; /* producer: entries published so far, mod 2^32 */
+    uint32_t filled;                    /* producer's own: tail plus the entries pushed */
+    _Alignas(64) _Atomic uint32_t head; /* consumer: entries taken so far */
+    _Atomic uint32_t sleeping;          /* consumer: ring the doorbell */
+    _Alignas(64) struct kvd_ring_entry entries[KVD_RING_ENTRIES];
+};
+
+_Static_assert((KVD_RING_ENTRIES & (KVD_RING_ENTRIES - 1)) == 0, "indexes wrap by a mask");
+_Static_assert(KVD_RING_ENTRIES >= KVD_REQUESTS_MAX, "every request may have a job in the ring");
+
+/* Before either side uses it, and again when a dead peer is replaced. asleep: the consumer waits on
+ * the doorbell from the start. */
+void kvd_ring_reset(struct kvd_ring *ring, bool asleep);
+
+/* Producer. False when the ring is full. */
+bool kvd_ring_push(struct kvd_ring *ring, struct kvd_ring_entry entry);
+/* Producer. Shows what was pushed; true when the doorbell must be rung. */
+bool kvd_ring_publish(struct kvd_ring *ring);
+
+/* Consumer. Entries to be taken now, 0 to KVD_RING_ENTRIES; -1 when the indexes make no sense. */
+int32_t kvd_ring_count(struct kvd_ring *ring);
+/* Consumer. False when empty. */
+bool kvd_ring_pop(struct kvd_ring *ring, struct kvd_ring_entry *entry);
+/* Consumer, before it blocks: true when the ring is empty and the next publish will ring; false:
+ * there is something to take, do not block. */
+bool kvd_ring_sleep(struct kvd_ring *ring);
+/* Consumer, when it woke. */
+void kvd_ring_wake(struct kvd_ring *ring);
+
+/* A doorbell: an eventfd, non-blocking. */
+int kvd_bell_open(void);      /* -1 when there is none to be had */
+void kvd_bell_ring(int bell); /* never blocks */
+void kvd_bell_clear(int bell);
+
+#endif
