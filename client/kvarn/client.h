@@ -5,7 +5,8 @@
  * when), takes or gives. Errors: every call returns a kvarn_status; kvarn_client_error() has the
  * sentence that goes with the last failure. Two forms of each operation: kvarn_<op>() blocks until
  * the answer, the deadline or a lost connection; kvarn_<op>_start() sends and gives a kvarn_call.
- * Memory that args point to (inputs and outputs) is then kept until the call is done or freed.
+ * The args struct and all memory that it points to (inputs and outputs) is then kept until the call
+ * is done or freed.
  * Shapes: K and V rows [tokens, kv_heads, head_dim] per layer, post-RoPE, un-rotated, in the
  * space's dtype. Structs begin with `size`, set by their _INIT macro, so that later versions can
  * append fields. Compiles alone as C99 and as C++. */
@@ -48,13 +49,14 @@ typedef struct kvarn_connect_options {
 
 /* address: "unix:/run/kvarnd/kvarnd.sock", "tcp://127.0.0.1:7070" or "spawn:" (a private kvarnd on
  * a socket pair that ends with this client). NULL = $KVARN_ADDRESS, then
- * unix:$XDG_RUNTIME_DIR/kvarnd/kvarnd.sock. Gives *client also on failure (so that
- * kvarn_client_error() can be read); NULL only without memory. */
+ * unix:$XDG_RUNTIME_DIR/kvarnd/kvarnd.sock, then unix:/run/kvarnd/kvarnd.sock. Gives *client also
+ * on failure (so that kvarn_client_error() can be read); NULL only without memory. */
 KVARN_API kvarn_status kvarn_connect(kvarn_client **client, const char *address,
                                      const kvarn_connect_options *options);
 
-/* Ends the connection, frees the client and sets *client to NULL. Calls not done are abandoned and
- * must not be used any more. Accepts NULL and a pointer to NULL. */
+/* Ends the connection, frees the client and sets *client to NULL. Calls not done are abandoned,
+ * freed and must not be used any more; done ones stay good until kvarn_call_free(). Accepts NULL
+ * and a pointer to NULL. */
 KVARN_API void kvarn_close(kvarn_client **client);
 
 /* What was wrong, the value seen and how to mend it, of the last call that failed. Valid until the

@@ -1,0 +1,103 @@
+/* Covering ranges of strided rows. Gaps between rows travel along: a range per row would cost more
+ * in system calls than the bytes of the usual small gaps cost. */
+#include "client/rows.h"
+
+#include <string.h>
+
+bool kvarn_rows_bytes(const struct kvarn_rows *rows, uint64_t *bytes)
+{
+    return kvarn_mul(rows->layers, rows->blocks, bytes) && kvarn_mul(*bytes, rows->tokens, bytes) &&
+           kvarn_mul(*bytes, rows->heads, bytes) && kvarn_mul(*bytes, rows->row_bytes, bytes) &&
+           *bytes <= SIZE_MAX / 4;
+}
+
+static bool add_extent(uint64_t *span, uint64_t count, uint64_t stride)
+{
+    uint64_t extent;
+
+    return kvarn_mul(count - 1, stride, &extent) && kvarn_add(*span, extent, span);
+}
+
+/* Bytes from the first row's first byte to the last row's last one. */
+static bool span_of(const struct kvarn_rows *rows, const kvarn_strides *strides, uint64_t *span)
+{
+    *span = rows->row_bytes;
+    return add_extent(span, rows->layers, strides->layer) &&
+           add_extent(span, rows->blocks, strides->block) &&
+           add_extent(span, rows->tokens, strides->token) &&
+           add_extent(span, rows->heads, strides->head) && *span <= SIZE_MAX / 4;
+}
+
+static kvarn_status too_big(struct kvarn_client *client, const char *name)
+{
+    return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
+                             "%s: the rows span more bytes than an address space has: check the "
+                             "counts and strides",
+                             name);
+}
+
+static kvarn_status plan_dense(struct kvarn_client *client, const char *name,
+                               const struct kvarn_rows *rows, const void *k, const void *v,
+                               struct kvarn_rows_plan *out)
+{
+    uint64_t bytes;
+
+    if (!kvarn_rows_bytes(rows, &bytes))
+        return too_big(client, name);
+    out->parts[0] = (struct iovec){.iov_base = (void *)(uintptr_t)k, .iov_len = (size_t)bytes};
+    out->parts[1] = (struct iovec){.iov_base = (void *)(uintptr_t)v, .iov_len = (size_t)bytes};
+    out->part_count = 2;
+    return KVARN_OK;
+}
+
+kvarn_status kvarn_rows_plan(struct kvarn_client *client, const char *name,
+                             const struct kvarn_rows *rows, const void *k, const void *v,
+                             const kvarn_strides *strides, struct kvarn_rows_plan *out)
+{
+    uint64_t span;
+
+    memset(out, 0, sizeof *out);
+    if (!k || !v)
+        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s is NULL", name,
+                                 k ? "v" : "k");
+    if (!strides)
+        return plan_dense(client, name, rows, k, v, out);
+    if (!span_of(rows, strides, &span))
+        return too_big(client, name);
+    out->layout = (struct kvw_layout){
+        .present = true,
+        .layer_stride = strides->layer,
+        .block_stride = strides->block,
+        .token_stride = strides->token,
+        .head_stride = strides->head,
+    };
+    uintptr_t at_k = (uintptr_t)k, at_v = (uintptr_t)v;
+    uintptr_t low = at_k < at_v ? at_k : at_v, high = at_k < at_v ? at_v : at_k;
+    if (high - low >= span) { /* two ranges, K first */
+        out->parts[0] = (struct iovec){.iov_base = (void *)at_k, .iov_len = (size_t)span};
+        out->parts[1] = (struct iovec){.iov_base = (void *)at_v, .iov_len = (size_t)span};
+        out->part_count = 2;
+        out->layout.v_offset = span;
+        return KVARN_OK;
+    }
+    /* One allocation holds both, as [token][K or V][head], say: the union goes once. */
+    out->parts[0] = (struct iovec){.iov_base = (void *)low, .iov_len = (size_t)(high - low + span)};
+    out->part_count = 1;
+    out->layout.k_offset = at_k - low;
+    out->layout.v_offset = at_v - low;
+    return KVARN_OK;
+}
+
+void kvarn_rows_pack(const struct kvarn_rows *rows, const void *from, const kvarn_strides *strides,
+                     uint8_t *out)
+{
+    const uint8_t *base = from;
+
+    for (uint64_t token = 0; token < rows->tokens; token++) {
+        for (uint64_t head = 0; head < rows->heads; head++) {
+            memcpy(out, base + token * strides->token + head * strides->head,
+                   (size_t)rows->row_bytes);
+            out += rows->row_bytes;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+/* Moving bytes: non-blocking sendmsg and recvmsg over the session's parts, and the poll. Connecting
+ * is connect.c's. */
+#include "client/transport.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/spawn_daemon.h"
+
+enum {
+    SEND_PARTS = 64,  /* parts of several calls leave in one sendmsg */
+    PUMP_ROUNDS = 64, /* reads of one pump, so that a fast daemon cannot hold the caller for ever */
+};
+
+uint64_t kvarn_now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void kvarn_transport_close(struct kvarn_transport *transport)
+{
+    if (transport->fd >= 0) {
+        /* A forked child of the application may hold a copy of the descriptor; the daemon must see
+         * the end all the same. */
+        shutdown(transport->fd, SHUT_RDWR);
+        close(transport->fd);
+    }
+    transport->fd = -1;
+    if (transport->child > 0)
+        kvarn_spawn_reap(transport->child);
+    transport->child = 0;
+}
+
+short kvarn_transport_events(const struct kvarn_session *session)
+{
+    struct iovec part;
+
+    return (short)(POLLIN | (kvarn_session_pending(session, &part, 1) > 0 ? POLLOUT : 0));
+}
+
+bool kvarn_transport_poll(const struct kvarn_transport *transport, short events,
+                          uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now = kvarn_now_ns();
+        struct pollfd ready = {.fd = transport->fd, .events = events};
+        struct timespec left = {0, 0};
+
+        if (deadline_ns > now) {
+            left.tv_sec = (time_t)((deadline_ns - now) / 1000000000u);
+            left.tv_nsec = (long)((deadline_ns - now) % 1000000000u);
+        }
+        if (left.tv_sec > 86400) /* also keeps "no deadline" inside time_t */
+            left = (struct timespec){.tv_sec = 86400};
+        int count = ppoll(&ready, 1, &left, NULL);
+        if (count > 0)
+            return true;
+        if (count == 0 && kvarn_now_ns() >= deadline_ns)
+            return false;
+        if (count < 0 && errno != EINTR && errno != EAGAIN)
+            return true; /* the next read or write names the fault */
+    }
+}
+
+static void lost(struct kvarn_session *session, const char *what, int error)
+{
+    char why[256];
+
+    if (error)
+        snprintf(why, sizeof why, "the connection to the daemon was lost: %s: %s", what,
+                 strerror(error));
+    else
+        snprintf(why, sizeof why, "the daemon closed the connection");
+    kvarn_session_break(session, KVARN_PEER_LOST, why);
+}
+
+kvarn_status kvarn_transport_send(struct kvarn_transport *transport, struct kvarn_session *session)
+{
+    struct iovec parts[SEND_PARTS];
+    size_t count;
+
+    while ((count = kvarn_session_pending(session, parts, SEND_PARTS)) > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t sent = sendmsg(transport->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (sent >= 0) {
+            kvarn_session_sent(session, (size_t)sent);
+            continue;
+        }
+        if (errno == EINTR)
+            continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            break;
+        /* What the daemon said before it closed may still be unread (a refusal, say), so the end
+         * is left for the reader to find. */
+        if (errno != EPIPE && errno != ECONNRESET)
+            lost(session, "send", errno);
+        break;
+    }
+    return session->status;
+}
+
+/* One read into the session. False: there is nothing more for now. */
+static bool receive_once(struct kvarn_transport *transport, struct kvarn_session *session)
+{
+    struct iovec parts[KVARN_CALL_PLACES_MAX + 1];
+    size_t wanted = 0, count = kvarn_session_want(session, parts, KVARN_CALL_PLACES_MAX + 1);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+
+    if (count == 0)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        wanted += parts[i].iov_len;
+    /* No control buffer: descriptors that a peer might pass are closed by the kernel. */
+    ssize_t got = recvmsg(transport->fd, &message, MSG_DONTWAIT);
+    if (got > 0) {
+        kvarn_session_received(session, (size_t)got);
+        return (size_t)got == wanted; /* a short read has emptied the socket */
+    }
+    if (got == 0)
+        lost(session, "end", 0);
+    else if (errno == EINTR)
+        return true;
+    else if (errno != EAGAIN && errno != EWOULDBLOCK)
+        lost(session, "receive", errno);
+    return false;
+}
+
+kvarn_status kvarn_transport_pump(struct kvarn_transport *transport, struct kvarn_session *session)
+{
+    kvarn_transport_send(transport, session);
+    for (int i = 0; i < PUMP_ROUNDS && receive_once(transport, session); i++)
+        continue;
+    return session->status;
+}
