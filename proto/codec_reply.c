@@ -50,9 +50,11 @@ size_t kvw_ping_reply_encode(uint8_t *out, size_t room, const struct kvw_ping_re
     return kvw_codec_pack(out, room, &m.base);
 }
 
+/* clang-format off */
 #define OPEN_SPACE_REPLY_FIELDS(N)                                                                 \
-    N(space)                                                                                       \
-    N(epoch) N(group) N(sink_tokens) N(record_bytes) N(tile_block_bytes) N(exact_block_bytes)
+    N(space) N(epoch) N(group) N(sink_tokens)                                                      \
+    N(record_bytes) N(tile_block_bytes) N(exact_block_bytes)
+/* clang-format on */
 
 kvarn_status kvw_open_space_reply_decode(struct kvw_open_space_reply *out, const uint8_t *in,
                                          size_t count, struct kvw_arena *arena, const char **why)
@@ -188,12 +190,12 @@ size_t kvw_stats_reply_encode(uint8_t *out, size_t room, const struct kvw_stats_
     return used;
 }
 
+/* clang-format off */
 #define SPACE_INFO_FIELDS(N, T)                                                                    \
-    N(space)                                                                                       \
-    T(model)                                                                                       \
-    T(preset)                                                                                      \
-    N(layers) N(kv_heads) N(head_dim) N(dtype) N(tile_blocks) N(exact_blocks) N(bytes)             \
-        N(sequences)
+    N(space) T(model) T(preset)                                                                    \
+    N(layers) N(kv_heads) N(head_dim) N(dtype)                                                     \
+    N(tile_blocks) N(exact_blocks) N(bytes) N(sequences)
+/* clang-format on */
 
 static bool take_space(struct kvw_space_info *out, const Kvarn__SpaceInfo *m)
 {

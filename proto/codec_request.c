@@ -45,12 +45,13 @@ size_t kvw_ping_encode(uint8_t *out, size_t room, const struct kvw_ping *in)
     return kvw_codec_pack(out, room, &m.base);
 }
 
+/* clang-format off */
 #define OPEN_SPACE_FIELDS(N, T)                                                                    \
-    T(model)                                                                                       \
-    T(revision)                                                                                    \
-    T(adapter)                                                                                     \
-    T(rope) N(layers) N(kv_heads) N(head_dim) N(dtype) T(preset) T(key_algorithm) N(layer_begin)   \
-        N(layer_count) N(head_begin) N(head_count)
+    T(model) T(revision) T(adapter) T(rope)                                                        \
+    N(layers) N(kv_heads) N(head_dim) N(dtype)                                                     \
+    T(preset) T(key_algorithm)                                                                     \
+    N(layer_begin) N(layer_count) N(head_begin) N(head_count)
+/* clang-format on */
 
 kvarn_status kvw_open_space_decode(struct kvw_open_space *out, const uint8_t *in, size_t count,
                                    struct kvw_arena *arena, const char **why)

@@ -24,3 +24,8 @@ if(KVARN_SANITIZE)
                                                -fno-sanitize-recover=all)
   target_link_options(kvarn_flags INTERFACE -fsanitize=${KVARN_SANITIZE})
 endif()
+if(KVARN_FUZZ)
+  # Coverage counters everywhere; libFuzzer's main only in the targets of tests/fuzz.
+  target_compile_options(kvarn_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(kvarn_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

@@ -7,34 +7,36 @@
 
 #include <cmocka.h>
 
-static const struct kvw_result result = {KVARN_RETRY, "busy: 4 of 4 slots; \xe2\x82\xac", 1500};
-static const struct kvw_layout layout = {true, 101, 102, 103, 104, UINT64_MAX, 106};
-static const struct kvw_query query = {.present = true,
-                                       .q_heads = 201,
-                                       .q_tokens = 202,
-                                       .q_dtype = KVARN_BF16,
-                                       .out_dtype = KVARN_F32,
-                                       .window = 205,
-                                       .scale = 0.125f,
-                                       .soft_cap = 30.5f,
-                                       .full = true,
-                                       .deterministic = true};
+/* Examples stand in static storage, where padding is zero, and are copied whole: comparing memory
+ * depends on it. */
+/* clang-format off */
+#define RESULT {KVARN_RETRY, "busy: 4 of 4 slots; \xe2\x82\xac", 1500}
+#define LAYOUT {true, 101, 102, 103, 104, UINT64_MAX, 106}
+#define QUERY                                                                                      \
+    {.present = true, .q_heads = 201, .q_tokens = 202, .q_dtype = KVARN_BF16,                      \
+     .out_dtype = KVARN_F32, .window = 205, .scale = 0.125f, .soft_cap = 30.5f, .full = true,      \
+     .deterministic = true}
+/* clang-format on */
 
 static void fill_hello(union codec_any *out)
 {
-    out->hello = (struct kvw_hello){1, 2, UINT64_C(1) << 63, "kvarn-python 0.1.0"};
+    static const struct kvw_hello example = {1, 2, UINT64_C(1) << 63, "kvarn-python 0.1.0"};
+
+    memcpy(&out->hello, &example, sizeof example);
 }
 
 static void fill_hello_reply(union codec_any *out)
 {
-    out->hello_reply = (struct kvw_hello_reply){.result = result,
-                                                .version = 3,
-                                                .features = 4,
-                                                .server = "kvarnd 0.1.0",
-                                                .backend = "cpu/avx512",
-                                                .tenant = "default",
-                                                .payload_max_bytes = UINT64_C(1) << 40,
-                                                .in_flight_max = 9};
+    static const struct kvw_hello_reply example = {.result = RESULT,
+                                                   .version = 3,
+                                                   .features = 4,
+                                                   .server = "kvarnd 0.1.0",
+                                                   .backend = "cpu/avx512",
+                                                   .tenant = "default",
+                                                   .payload_max_bytes = UINT64_C(1) << 40,
+                                                   .in_flight_max = 9};
+
+    memcpy(&out->hello_reply, &example, sizeof example);
 }
 
 static void fill_ping(union codec_any *out)
@@ -44,30 +46,34 @@ static void fill_ping(union codec_any *out)
 
 static void fill_ping_reply(union codec_any *out)
 {
-    out->ping_reply = (struct kvw_ping_reply){result, 77};
+    static const struct kvw_ping_reply example = {RESULT, 77};
+
+    memcpy(&out->ping_reply, &example, sizeof example);
 }
 
 static void fill_open_space(union codec_any *out)
 {
-    out->open_space = (struct kvw_open_space){.model = "model",
-                                              .revision = "revision",
-                                              .adapter = "adapter",
-                                              .rope = "theta=10000",
-                                              .preset = "kvarn_k4v2_g128",
-                                              .key_algorithm = "sha256_cbor",
-                                              .layers = 31,
-                                              .kv_heads = 32,
-                                              .head_dim = 128,
-                                              .dtype = KVARN_BF16,
-                                              .iterations = 33,
-                                              .sink_tokens = 34,
-                                              .v_rotated = true,
-                                              .has_iterations = true,
-                                              .has_sink_tokens = true,
-                                              .layer_begin = 35,
-                                              .layer_count = 36,
-                                              .head_begin = 37,
-                                              .head_count = UINT32_MAX};
+    static const struct kvw_open_space example = {.model = "model",
+                                                  .revision = "revision",
+                                                  .adapter = "adapter",
+                                                  .rope = "theta=10000",
+                                                  .preset = "kvarn_k4v2_g128",
+                                                  .key_algorithm = "sha256_cbor",
+                                                  .layers = 31,
+                                                  .kv_heads = 32,
+                                                  .head_dim = 128,
+                                                  .dtype = KVARN_BF16,
+                                                  .iterations = 33,
+                                                  .sink_tokens = 34,
+                                                  .v_rotated = true,
+                                                  .has_iterations = true,
+                                                  .has_sink_tokens = true,
+                                                  .layer_begin = 35,
+                                                  .layer_count = 36,
+                                                  .head_begin = 37,
+                                                  .head_count = UINT32_MAX};
+
+    memcpy(&out->open_space, &example, sizeof example);
 }
 
 static void fill_fingerprint(uint8_t *out, uint8_t first)
@@ -78,32 +84,38 @@ static void fill_fingerprint(uint8_t *out, uint8_t first)
 
 static void fill_open_space_reply(union codec_any *out)
 {
-    out->open_space_reply = (struct kvw_open_space_reply){.result = result,
-                                                          .space = UINT64_C(1) << 50,
-                                                          .epoch = 41,
-                                                          .group = 128,
-                                                          .sink_tokens = 42,
-                                                          .record_bytes = 43,
-                                                          .tile_block_bytes = 44,
-                                                          .exact_block_bytes = 45};
+    static const struct kvw_open_space_reply example = {.result = RESULT,
+                                                        .space = UINT64_C(1) << 50,
+                                                        .epoch = 41,
+                                                        .group = 128,
+                                                        .sink_tokens = 42,
+                                                        .record_bytes = 43,
+                                                        .tile_block_bytes = 44,
+                                                        .exact_block_bytes = 45};
+
+    memcpy(&out->open_space_reply, &example, sizeof example);
     fill_fingerprint(out->open_space_reply.fingerprint, 1);
 }
 
 static void fill_blocks(union codec_any *out)
 {
-    out->blocks = (struct kvw_blocks){.space = 51,
-                                      .block_count = KVW_BLOCKS_MAX,
-                                      .lease_ms = 52,
-                                      .layer_begin = 53,
-                                      .layer_count = 54,
-                                      .all = true,
-                                      .layout = layout,
-                                      .query = query};
+    static const struct kvw_blocks example = {.space = 51,
+                                              .block_count = KVW_BLOCKS_MAX,
+                                              .lease_ms = 52,
+                                              .layer_begin = 53,
+                                              .layer_count = 54,
+                                              .all = true,
+                                              .layout = LAYOUT,
+                                              .query = QUERY};
+
+    memcpy(&out->blocks, &example, sizeof example);
 }
 
 static void fill_blocks_reply(union codec_any *out)
 {
-    out->blocks_reply = (struct kvw_blocks_reply){result, 61, 62, 63, 64, 65};
+    static const struct kvw_blocks_reply example = {RESULT, 61, 62, 63, 64, 65};
+
+    memcpy(&out->blocks_reply, &example, sizeof example);
 }
 
 static void fill_release(union codec_any *out)
@@ -113,19 +125,23 @@ static void fill_release(union codec_any *out)
 
 static void fill_sequences(union codec_any *out)
 {
-    out->sequences = (struct kvw_sequences){.space = 71,
-                                            .sequence_count = 72,
-                                            .key_count = 73,
-                                            .layer_begin = 74,
-                                            .layer_count = 75,
-                                            .fork_count = 76,
-                                            .layout = layout,
-                                            .query = query};
+    static const struct kvw_sequences example = {.space = 71,
+                                                 .sequence_count = 72,
+                                                 .key_count = 73,
+                                                 .layer_begin = 74,
+                                                 .layer_count = 75,
+                                                 .fork_count = 76,
+                                                 .layout = LAYOUT,
+                                                 .query = QUERY};
+
+    memcpy(&out->sequences, &example, sizeof example);
 }
 
 static void fill_sequences_reply(union codec_any *out)
 {
-    out->sequences_reply = (struct kvw_sequences_reply){result, 77, 78};
+    static const struct kvw_sequences_reply example = {RESULT, 77, 78};
+
+    memcpy(&out->sequences_reply, &example, sizeof example);
 }
 
 static void fill_stats(union codec_any *out)
@@ -137,15 +153,19 @@ static struct kvw_metric metrics[KVW_METRICS_MAX];
 
 static void fill_stats_reply(union codec_any *out)
 {
+    static const struct kvw_stats_reply example = {RESULT, KVW_METRICS_MAX, metrics};
+
     for (size_t i = 0; i < KVW_METRICS_MAX; i++)
         metrics[i] = (struct kvw_metric){i % 2 != 0 ? "odd" : "even metric", (double)i / 3};
-    out->stats_reply = (struct kvw_stats_reply){result, KVW_METRICS_MAX, metrics};
+    memcpy(&out->stats_reply, &example, sizeof example);
 }
 
 static struct kvw_space_info spaces[KVW_SPACES_MAX];
 
 static void fill_list_reply(union codec_any *out)
 {
+    static const struct kvw_list_reply example = {RESULT, KVW_SPACES_MAX, spaces};
+
     for (size_t i = 0; i < KVW_SPACES_MAX; i++) {
         spaces[i] = (struct kvw_space_info){.space = 1000 + i,
                                             .model = "a model with a rather long name",
@@ -160,7 +180,7 @@ static void fill_list_reply(union codec_any *out)
                                             .sequences = 87};
         fill_fingerprint(spaces[i].fingerprint, (uint8_t)i);
     }
-    out->list_reply = (struct kvw_list_reply){result, KVW_SPACES_MAX, spaces};
+    memcpy(&out->list_reply, &example, sizeof example);
 }
 
 static void fill_drain(union codec_any *out)
