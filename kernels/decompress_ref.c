@@ -13,9 +13,10 @@
 #include "tile.h"
 #include "variants.h"
 
-static float f16_at(const uint8_t *record, size_t offset, uint32_t index)
+static void load_vector(float *dst, const uint8_t *at, uint32_t count)
 {
-    return kvk_f16_to_f32(kvk_u16_load(record + offset + 2 * (size_t)index));
+    for (uint32_t i = 0; i < count; i++)
+        dst[i] = kvk_f16_to_f32(kvk_u16_load(at + 2 * (size_t)i));
 }
 
 static uint32_t code_at(const uint8_t *codes, size_t index, uint32_t bits)
@@ -36,15 +37,18 @@ static void decode_k(const struct kvk_decompress *op, const struct kvk_layout *a
     const struct kvk_shape *shape = &op->shape;
     uint32_t dim = shape->dim, group = shape->group;
     const uint8_t *codes = op->record + at->k_codes;
+    float step[KVARN_MAX_HEAD_DIM], zero[KVARN_MAX_HEAD_DIM], token[KVARN_MAX_GROUP];
 
+    load_vector(step, op->record + at->k_step, dim);
+    load_vector(zero, op->record + at->k_zero, dim);
+    load_vector(token, op->record + at->k_token, group);
     for (uint32_t g = 0; g < group; g++) {
-        float scale = f16_at(op->record, at->k_token, g) * kvk_fwht_norm(dim);
+        float scale = token[g] * kvk_fwht_norm(dim);
 
         for (uint32_t d = 0; d < dim; d++) {
-            float code = (float)code_at(codes, (size_t)d * group + g, shape->bits_k);
+            float code = (float)(int)code_at(codes, (size_t)d * group + g, shape->bits_k);
 
-            x[d] = (code * f16_at(op->record, at->k_step, d) + f16_at(op->record, at->k_zero, d)) *
-                   scale;
+            x[d] = (code * step[d] + zero[d]) * scale;
         }
         kvk_fwht_butterfly(x, dim);
         store_row((uint8_t *)op->k + g * op->k_token_stride_bytes, x, dim,
@@ -55,18 +59,21 @@ static void decode_k(const struct kvk_decompress *op, const struct kvk_layout *a
 static void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, float *x)
 {
     const struct kvk_shape *shape = &op->shape;
-    uint32_t dim = shape->dim;
+    uint32_t dim = shape->dim, group = shape->group;
     const uint8_t *codes = op->record + at->v_codes;
+    float step[KVARN_MAX_GROUP], zero[KVARN_MAX_GROUP], channel[KVARN_MAX_HEAD_DIM];
     float norm = shape->v_rotated ? 1.0f : kvk_fwht_norm(dim);
 
-    for (uint32_t g = 0; g < shape->group; g++) {
-        float step = f16_at(op->record, at->v_step, g);
-        float zero = f16_at(op->record, at->v_zero, g);
-
+    load_vector(step, op->record + at->v_step, group);
+    load_vector(zero, op->record + at->v_zero, group);
+    load_vector(channel, op->record + at->v_channel, dim);
+    for (uint32_t d = 0; d < dim; d++)
+        channel[d] *= norm;
+    for (uint32_t g = 0; g < group; g++) {
         for (uint32_t d = 0; d < dim; d++) {
-            float code = (float)code_at(codes, (size_t)g * dim + d, shape->bits_v);
+            float code = (float)(int)code_at(codes, (size_t)g * dim + d, shape->bits_v);
 
-            x[d] = (code * step + zero) * (f16_at(op->record, at->v_channel, d) * norm);
+            x[d] = (code * step[g] + zero[g]) * channel[d];
         }
         if (!shape->v_rotated)
             kvk_fwht_butterfly(x, dim);

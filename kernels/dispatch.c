@@ -71,8 +71,8 @@ const struct kvk_table kvk_table_ref = {
 #if defined(KVK_HAVE_AVX2)
 static const struct kvk_table table_avx2 = {
     .name = "avx2",
-    .compress = compress_ref,
-    .decompress = kvk_decompress_ref,
+    .compress = kvk_compress_avx2,
+    .decompress = kvk_decompress_avx2,
     .attend = kvk_attend_avx2,
     .copy_rows = kvk_rows_copy,
 };
@@ -85,7 +85,7 @@ const struct kvk_table *const kvk_table_avx2 = NULL;
 static const struct kvk_table table_avx512 = {
     .name = "avx512",
     .compress = kvk_compress_avx512,
-    .decompress = kvk_decompress_ref,
+    .decompress = kvk_decompress_avx512,
     .attend = kvk_attend_avx512,
     .copy_rows = kvk_rows_copy,
 };

@@ -1,0 +1,203 @@
+/* Record -> K, V rows with AVX2, FMA and F16C, bit for bit what decompress_ref.c defines.
+ *
+ * Same plan as decompress_avx512.c. A row goes through scratch once: 64 channels are decoded and
+ * rotated inside eight registers, then the distances above 32 are done together with the rounding.
+ */
+#include "fwht.h"
+#include "simd_avx2.h"
+#include "tile.h"
+#include "variants.h"
+
+struct decoder {
+    _Alignas(32) float step[KVARN_MAX_HEAD_DIM];  /* K */
+    _Alignas(32) float zero[KVARN_MAX_HEAD_DIM];  /* K */
+    _Alignas(32) float scale[KVARN_MAX_HEAD_DIM]; /* V: w / sqrt(D) */
+    _Alignas(32) float row[KVARN_MAX_HEAD_DIM];
+    _Alignas(32) uint32_t words[KVARN_MAX_HEAD_DIM]; /* K: codes of 8 or 16 tokens per channel */
+};
+
+_Static_assert(sizeof(struct decoder) <= sizeof(struct kvk_compress_scratch),
+               "fits the scratch of compress");
+
+KVK_INLINE float f16_at(const uint8_t *record, size_t offset, uint32_t index)
+{
+    uint16_t h;
+
+    __builtin_memcpy(&h, record + offset + 2 * (size_t)index, sizeof h);
+    return _cvtsh_ss(h);
+}
+
+static void load_vector(float *dst, const uint8_t *at, float factor, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i += 8)
+        _mm256_store_ps(
+            dst + i, _mm256_mul_ps(kvk_y_load_half(at + 2 * (size_t)i, 0), _mm256_set1_ps(factor)));
+}
+
+/* The distances above 32 and the rounding of a row whose runs of 64 channels are done. */
+KVK_INLINE void finish_row(uint8_t *dst, const float *row, int runs, int bf16)
+{
+    for (int i = 0; i < 64; i += 16) {
+        __m256 a[4], b[4];
+
+#pragma GCC unroll 4
+        for (int j = 0; j < runs; j++) {
+            a[j] = _mm256_load_ps(row + 64 * j + i);
+            b[j] = _mm256_load_ps(row + 64 * j + i + 8);
+        }
+        kvk_y_butterfly_runs(a, runs);
+        kvk_y_butterfly_runs(b, runs);
+#pragma GCC unroll 4
+        for (int j = 0; j < runs; j++)
+            kvk_y_store_half(dst + 2 * (64 * j + i), a[j], b[j], bf16);
+    }
+}
+
+KVK_INLINE void store_run(float *row, const __m256 *x)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        _mm256_store_ps(row + 8 * i, x[i]);
+}
+
+KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, int runs,
+                         uint32_t bits, int bf16)
+{
+    struct decoder *s = op->scratch;
+    const uint32_t group = op->shape.group, dim = 64 * (uint32_t)runs, per_word = 32 / bits;
+    const size_t row_bytes = (size_t)group * bits / 8;
+    const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
+
+    load_vector(s->step, op->record + at->k_step, 1.0f, dim);
+    load_vector(s->zero, op->record + at->k_zero, 1.0f, dim);
+    for (uint32_t g = 0; g < group; g += per_word) {
+        const uint8_t *codes = op->record + at->k_codes + g * bits / 8;
+
+        for (uint32_t d = 0; d < dim; d++)
+            __builtin_memcpy(&s->words[d], codes + d * row_bytes, sizeof s->words[d]);
+        for (uint32_t j = 0; j < per_word; j++) {
+            __m256 scale =
+                _mm256_set1_ps(f16_at(op->record, at->k_token, g + j) * kvk_fwht_norm(dim));
+            __m256i shift = _mm256_set1_epi32((int)(j * bits));
+
+            for (uint32_t d = 0; d < dim; d += 64) {
+                __m256 x[8];
+
+#pragma GCC unroll 8
+                for (uint32_t i = 0; i < 8; i++) {
+                    uint32_t c = d + 8 * i;
+                    __m256i code = _mm256_load_si256((const __m256i *)(s->words + c));
+
+                    code = _mm256_and_si256(_mm256_srlv_epi32(code, shift), mask);
+                    x[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), _mm256_load_ps(s->step + c),
+                                           _mm256_load_ps(s->zero + c));
+                    x[i] = _mm256_mul_ps(x[i], scale);
+                }
+                kvk_y_butterfly_64(x);
+                store_run(s->row + d, x);
+            }
+            finish_row((uint8_t *)op->k + (g + j) * op->k_token_stride_bytes, s->row, runs, bf16);
+        }
+    }
+}
+
+/* Values of 8 codes at bit position 8 * bits * i behind `at`. */
+KVK_INLINE __m256 decode_8(const uint8_t *at, uint32_t i, uint32_t bits, __m256 step, __m256 zero,
+                           __m256 table)
+{
+    const __m256i shift =
+        _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32((int)bits));
+    __m256i code;
+    uint32_t word;
+
+    if (bits == 2) {
+        uint16_t half;
+
+        __builtin_memcpy(&half, at + 2 * (size_t)i, sizeof half);
+        code = _mm256_srlv_epi32(_mm256_set1_epi32(half), shift);
+        return _mm256_permutevar_ps(table, code); /* looks at the two low bits only */
+    }
+    __builtin_memcpy(&word, at + 4 * (size_t)i, sizeof word);
+    code = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)word), shift),
+                            _mm256_set1_epi32(15));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, zero);
+}
+
+KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, int runs,
+                         uint32_t bits, int bf16, int rotated)
+{
+    struct decoder *s = op->scratch;
+    const uint32_t dim = 64 * (uint32_t)runs;
+    const __m256 values = _mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3);
+
+    load_vector(s->scale, op->record + at->v_channel, rotated ? 1.0f : kvk_fwht_norm(dim), dim);
+    for (uint32_t g = 0; g < op->shape.group; g++) {
+        const uint8_t *codes = op->record + at->v_codes + (size_t)g * dim * bits / 8;
+        uint8_t *dst = (uint8_t *)op->v + g * op->v_token_stride_bytes;
+        __m256 step = _mm256_set1_ps(f16_at(op->record, at->v_step, g));
+        __m256 zero = _mm256_set1_ps(f16_at(op->record, at->v_zero, g));
+        __m256 table = _mm256_fmadd_ps(values, step, zero);
+
+        for (uint32_t d = 0; d < dim; d += 64) {
+            __m256 x[8];
+
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < 8; i++)
+                x[i] = _mm256_mul_ps(decode_8(codes, d / 8 + i, bits, step, zero, table),
+                                     _mm256_load_ps(s->scale + d + 8 * i));
+            if (rotated) {
+#pragma GCC unroll 4
+                for (uint32_t i = 0; i < 8; i += 2)
+                    kvk_y_store_half(dst + 2 * (d + 8 * i), x[i], x[i + 1], bf16);
+                continue;
+            }
+            kvk_y_butterfly_64(x);
+            store_run(s->row + d, x);
+        }
+        if (!rotated)
+            finish_row(dst, s->row, runs, bf16);
+    }
+}
+
+/* One body per head dimension, bits and dtype, so that counts and shifts are constants. */
+#define BODY(runs, bits, bf16)                                                                     \
+    static void decode_k_##runs##_##bits##_##bf16(const struct kvk_decompress *op,                 \
+                                                  const struct kvk_layout *at)                     \
+    {                                                                                              \
+        decode_k(op, at, runs, bits, bf16);                                                        \
+    }                                                                                              \
+    static void decode_v_##runs##_##bits##_##bf16(const struct kvk_decompress *op,                 \
+                                                  const struct kvk_layout *at)                     \
+    {                                                                                              \
+        if (op->shape.v_rotated)                                                                   \
+            decode_v(op, at, runs, bits, bf16, 1);                                                 \
+        else                                                                                       \
+            decode_v(op, at, runs, bits, bf16, 0);                                                 \
+    }
+#define BODIES(runs) BODY(runs, 2, 0) BODY(runs, 2, 1) BODY(runs, 4, 0) BODY(runs, 4, 1)
+BODIES(1)
+BODIES(2)
+BODIES(4)
+
+typedef void (*decoder)(const struct kvk_decompress *op, const struct kvk_layout *at);
+
+/* clang-format off */
+#define PAIR(tensor, runs, bits) \
+    {decode_##tensor##_##runs##_##bits##_0, decode_##tensor##_##runs##_##bits##_1}
+#define ROW(tensor, runs) {PAIR(tensor, runs, 2), PAIR(tensor, runs, 4)}
+/* clang-format on */
+static const decoder decoders_k[3][2][2] = {ROW(k, 1), ROW(k, 2), ROW(k, 4)};
+static const decoder decoders_v[3][2][2] = {ROW(v, 1), ROW(v, 2), ROW(v, 4)};
+
+kvarn_status kvk_decompress_avx2(struct kvk_decompress *op)
+{
+    const struct kvk_shape *s = &op->shape;
+    struct kvk_layout at = kvk_layout_of(s->dim, s->group, s->bits_k, s->bits_v);
+    int dim = s->dim == 64 ? 0 : s->dim == 128 ? 1 : 2, bf16 = s->dtype == KVARN_BF16;
+
+    if (op->k != NULL)
+        decoders_k[dim][s->bits_k == 4][bf16](op, &at);
+    if (op->v != NULL)
+        decoders_v[dim][s->bits_v == 4][bf16](op, &at);
+    return KVARN_OK;
+}
