@@ -157,8 +157,8 @@ static void not_json(void **state)
 static void bad_range(void **state)
 {
     (void)state;
-#define PAIR(first, second)                                                                       \
-    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" first "},"                         \
+#define PAIR(first, second)                                                                        \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" first "},"                          \
     "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" second "}}"
     struct demo_st_error err;
     struct demo_st_file *file = open_made(PAIR("[4,8]", "[0,4]"), 8, &err);
@@ -242,11 +242,9 @@ static void sample_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_file), cmocka_unit_test(no_metadata),
-        cmocka_unit_test(truncated), cmocka_unit_test(not_json),
-        cmocka_unit_test(bad_range), cmocka_unit_test(bad_shape),
-        cmocka_unit_test(bad_dtype), cmocka_unit_test(misaligned),
-        cmocka_unit_test(sample_file),
+        cmocka_unit_test(good_file), cmocka_unit_test(no_metadata), cmocka_unit_test(truncated),
+        cmocka_unit_test(not_json),  cmocka_unit_test(bad_range),   cmocka_unit_test(bad_shape),
+        cmocka_unit_test(bad_dtype), cmocka_unit_test(misaligned),  cmocka_unit_test(sample_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
