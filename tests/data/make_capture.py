@@ -2,8 +2,9 @@
 
 Usage: make_capture.py MODEL.gguf OUTPUT.safetensors [--layers 0,9,19,29] [--tokens 2048]
 
-The prompt is prompt.txt; the continuation is sampled token by token with a fixed seed.
-Layers, licence and head counts differ between models, the tensor names do not.
+The prompt is prompt.txt, inside a request for chat models; the continuation is sampled
+token by token with a fixed seed.  Layers, licence and head counts differ between models,
+the tensor names do not.
 """
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ NO_REPEAT = 4                        # small models fall into loops without this
 REQUEST = "Continue this story in the same style. Write at least ten more paragraphs.\n\n"
 
 
-def prompt_tokens(tok, story: str) -> list[int]:
+def prompt_tokens(tok, story: str, chat: bool) -> list[int]:
+    if not chat:
+        return tok.encode(story)
     text = (f"<|im_start|>user\n{REQUEST}{story}<|im_end|>\n<|im_start|>assistant\n")
-    return tok.encode(text).ids
+    return tok.encode(text)
 
 
 def generate(model: Model, prompt: list[int], total: int, layers: list[int],
@@ -48,10 +51,10 @@ def generate(model: Model, prompt: list[int], total: int, layers: list[int],
             {i: np.stack(outputs[i][tail]) for i in layers})
 
 
-def check_attention(q, k, v, out) -> float:
+def check_attention(q, k, v, out, window: int) -> float:
     """Relative error of attention recomputed from the fp16 capture."""
     got = attend(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32),
-                 len(k) - len(q))
+                 len(k) - len(q), window)
     return float(np.linalg.norm(got - out) / np.linalg.norm(out))
 
 
@@ -80,7 +83,7 @@ def main() -> None:
     model = Model(args.model, args.tokens)
     tok = make_tokenizer(model.meta)
     story = (Path(__file__).parent / "prompt.txt").read_text()
-    plain = tok.encode(story).ids
+    plain = tok.encode(story)
     print(f"perplexity of the prompt text: {perplexity(model, plain):.2f} "
           f"({len(plain)} tokens)")
     if model.meta["general.architecture"] == "llama":
@@ -88,7 +91,7 @@ def main() -> None:
         print(f"row order check, largest logit difference: {gap:.2e}")
         assert gap < 1e-2
 
-    prompt = prompt_tokens(tok, story)
+    prompt = prompt_tokens(tok, story, "tokenizer.chat_template" in model.meta)
     banned = [i for i, kind in enumerate(model.meta["tokenizer.ggml.token_type"])
               if kind == 3]
     tokens, queries, outputs = generate(model, prompt, args.tokens, layers, banned,
@@ -96,7 +99,7 @@ def main() -> None:
     tensors = {"tokens": np.array(tokens, np.int32)}
     for n, i in enumerate(layers):
         k, v, q = model.k[i], model.v[i], queries[i].astype(np.float16)
-        error = check_attention(q, k, v, outputs[i])
+        error = check_attention(q, k, v, outputs[i], model.window(i))
         print(f"layer {i}: attention from the capture, relative error {error:.2e}")
         assert error < 5e-3 and np.isfinite(k).all() and np.isfinite(v).all()
         tensors |= {f"layer.{n}.k": k, f"layer.{n}.v": v, f"layer.{n}.q": q}
