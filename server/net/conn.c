@@ -1,0 +1,455 @@
+/* The set of connections: their beginning and end, what wakes them, what is due. */
+#include "server/net/conn.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RETRY_AFTER_US = 100000 };
+
+#define NS_PER_MS 1000000ull
+
+static void turn_end(void *context);
+static void timer_due(void *context);
+
+/* ---- the set */
+
+kvarn_status kvd_conns_open(struct kvd_conns **conns, const struct kvd_conns_options *options)
+{
+    enum { SLOTS = 2 * KVD_REQUESTS_MAX }; /* refusals of net itself take slots too */
+    struct kvd_conns *made = calloc(1, sizeof *made);
+
+    *conns = NULL;
+    if (made == NULL)
+        return KVARN_INTERNAL;
+    made->options = *options;
+    if (made->options.connections_max == 0)
+        made->options.connections_max = KVD_CONNECTIONS_MAX;
+    if (made->options.payload_max_bytes == 0)
+        made->options.payload_max_bytes = KVD_PAYLOAD_MAX_BYTES;
+    made->slots = calloc(SLOTS, sizeof *made->slots);
+    made->scratch = malloc(KVD_PROGRESS_BYTES);
+    made->iov = calloc(KVD_REPLY_IOVECS_MAX, sizeof *made->iov);
+    if (made->slots == NULL || made->scratch == NULL || made->iov == NULL ||
+        kvd_timer_open(&made->timer, options->loop, timer_due, made) != KVARN_OK ||
+        kvd_deferred_open(&made->turn_end, options->loop, turn_end, made) != KVARN_OK) {
+        kvd_conns_close(&made);
+        return KVARN_INTERNAL;
+    }
+    for (size_t i = SLOTS; i-- > 0;) {
+        made->slots[i].next = made->free_slots;
+        made->free_slots = &made->slots[i];
+    }
+    *conns = made;
+    return KVARN_OK;
+}
+
+static void bury_dead(struct kvd_conns *conns)
+{
+    struct kvd_conn **at = &conns->dead;
+
+    while (*at != NULL) {
+        struct kvd_conn *conn = *at;
+
+        if (conn->ready) { /* still in the list of the next turn */
+            at = &conn->next;
+            continue;
+        }
+        *at = conn->next;
+        free(conn);
+    }
+}
+
+void kvd_conns_end(struct kvd_conns *conns)
+{
+    conns->ended = true;
+    while (conns->first != NULL)
+        kvd_conn_gone(conns->first);
+}
+
+void kvd_conns_close(struct kvd_conns **conns)
+{
+    struct kvd_conns *it = *conns;
+
+    if (it == NULL)
+        return;
+    assert(it->count == 0 && it->slots_used == 0);
+    for (struct kvd_conn *conn = it->dead; conn != NULL; conn = conn->next)
+        conn->ready = false;
+    bury_dead(it);
+    kvd_deferred_close(&it->turn_end);
+    kvd_timer_close(&it->timer);
+    free(it->slots);
+    free(it->scratch);
+    free(it->iov);
+    free(it);
+    *conns = NULL;
+}
+
+uint32_t kvd_conns_count(const struct kvd_conns *conns)
+{
+    return conns->count;
+}
+
+uint32_t kvd_conns_open_requests(const struct kvd_conns *conns)
+{
+    return conns->slots_used;
+}
+
+uint64_t kvd_conns_now(const struct kvd_conns *conns)
+{
+    return conns->options.now_ns == NULL ? kvd_now_ns()
+                                         : conns->options.now_ns(conns->options.context);
+}
+
+/* ---- one connection */
+
+static void link_last(struct kvd_conn *conn)
+{
+    struct kvd_conns *conns = conn->conns;
+
+    conn->next = NULL;
+    conn->prev = conns->last;
+    if (conns->last != NULL)
+        conns->last->next = conn;
+    else
+        conns->first = conn;
+    conns->last = conn;
+}
+
+static void unlink_conn(struct kvd_conn *conn)
+{
+    struct kvd_conns *conns = conn->conns;
+
+    if (conn->prev != NULL)
+        conn->prev->next = conn->next;
+    else
+        conns->first = conn->next;
+    if (conn->next != NULL)
+        conn->next->prev = conn->prev;
+    else
+        conns->last = conn->prev;
+}
+
+static void watch_again(struct kvd_conn *conn)
+{
+    unsigned mask = KVD_HANGUP;
+
+    if (conn->state == KVD_CONN_OPEN && conn->stall == KVD_STALL_NONE)
+        mask |= KVD_READABLE;
+    if (conn->out_head != NULL)
+        mask |= KVD_WRITABLE;
+    if (mask == conn->mask)
+        return;
+    conn->mask = mask;
+    kvd_watch_set(conn->watch, mask);
+}
+
+/* Time runs for the client only while we wait for it: not while we hold it back. */
+static void set_read_due(struct kvd_conn *conn)
+{
+    const struct kvw_reader *reader = &conn->reader;
+    bool payload = reader->state == KVW_READ_PAYLOAD;
+    bool begun = payload || reader->state == KVW_READ_METADATA || reader->head_fill > 0;
+
+    if (!(conn->mask & KVD_READABLE) || (!begun && conn->hello)) {
+        conn->read_due_ns = 0;
+        return;
+    }
+    if (conn->read_due_ns != 0 && payload == conn->read_payload &&
+        (!payload || reader->payload_fill - conn->read_mark < KVD_PROGRESS_BYTES))
+        return;
+    conn->read_payload = payload;
+    conn->read_mark = reader->payload_fill;
+    conn->read_due_ns =
+        kvd_conns_now(conn->conns) +
+        (uint64_t)(payload ? KVD_PAYLOAD_TIMEOUT_MS : KVD_HEADER_TIMEOUT_MS) * NS_PER_MS;
+    kvd_conns_arm(conn->conns, conn->read_due_ns);
+}
+
+static void set_write_due(struct kvd_conn *conn)
+{
+    if (conn->out_head == NULL) {
+        conn->write_due_ns = 0;
+        return;
+    }
+    if (conn->write_due_ns != 0 && conn->sent_bytes - conn->write_mark < KVD_PROGRESS_BYTES)
+        return;
+    conn->write_mark = conn->sent_bytes;
+    conn->write_due_ns = kvd_conns_now(conn->conns) + (uint64_t)KVD_WRITE_TIMEOUT_MS * NS_PER_MS;
+    kvd_conns_arm(conn->conns, conn->write_due_ns);
+}
+
+/* Everything a connection can do now: frames at hand, the socket when it has something, answers. */
+static void pump(struct kvd_conn *conn, bool readable)
+{
+    conn->pumping = true;
+    conn->turn_frames = 0;
+    conn->turn_bytes = 0;
+    if (conn->stall == KVD_STALL_TURN)
+        conn->stall = KVD_STALL_NONE;
+    for (;;) {
+        kvd_conn_take_frames(conn);
+        if (readable)
+            kvd_conn_read(conn);
+        kvd_conn_flush(conn);
+        if (conn->state != KVD_CONN_OPEN || conn->stall != KVD_STALL_OWN ||
+            !kvd_conn_has_room(conn))
+            break;
+        conn->stall = KVD_STALL_NONE;
+    }
+    conn->pumping = false;
+    if (conn->state == KVD_CONN_CLOSING && conn->out_head == NULL)
+        kvd_conn_gone(conn);
+    if (conn->state == KVD_CONN_GONE)
+        return;
+    watch_again(conn);
+    set_read_due(conn);
+    set_write_due(conn);
+}
+
+static void on_event(void *context, unsigned events)
+{
+    struct kvd_conn *conn = context;
+    bool reading = conn->state == KVD_CONN_OPEN && conn->stall == KVD_STALL_NONE;
+
+    /* Held back or on its way out, and the client left: nobody reads the answers. */
+    if ((events & KVD_HANGUP) != 0 && !reading) {
+        kvd_conn_gone(conn);
+        return;
+    }
+    pump(conn, reading && (events & (KVD_READABLE | KVD_HANGUP)) != 0);
+}
+
+kvarn_status kvd_conns_adopt(struct kvd_conns *conns, int fd, const struct kvd_identity *identity)
+{
+    struct kvd_conn *conn;
+
+    if (conns->ended || conns->count >= conns->options.connections_max) {
+        kvd_conns_turn_away(conns, fd, "too many connections; try again later");
+        return KVARN_RETRY;
+    }
+    conn = malloc(sizeof *conn);
+    if (conn == NULL) {
+        kvd_conns_turn_away(conns, fd, "out of memory; try again later");
+        return KVARN_RETRY;
+    }
+    memset(conn, 0, offsetof(struct kvd_conn, in)); /* the buffers cost nothing until used */
+    conn->conns = conns;
+    conn->fd = fd;
+    conn->id = ++conns->last_id;
+    conn->identity = *identity;
+    kvw_reader_init(&conn->reader, conn->metadata, conns->options.payload_max_bytes);
+    if (kvd_watch_open(&conn->watch, conns->options.loop, fd, on_event, conn) != KVARN_OK) {
+        close(fd);
+        free(conn);
+        return KVARN_INTERNAL;
+    }
+    link_last(conn);
+    conns->count++;
+    kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS, 1);
+    kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS_TOTAL, 1);
+    watch_again(conn);
+    set_read_due(conn);
+    return KVARN_OK;
+}
+
+void kvd_conns_turn_away(struct kvd_conns *conns, int fd, const char *text)
+{
+    uint8_t frame[KVD_NOTE_BYTES];
+    size_t bytes = kvd_result_frame(frame, sizeof frame, &(struct kvw_header){.op = KVW_HELLO},
+                                    KVARN_RETRY, text, RETRY_AFTER_US);
+
+    /* A new socket has room for this; when it has not, the client sees only the end. */
+    (void)send(fd, frame, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(fd);
+    kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS_REFUSED, 1);
+}
+
+void kvd_conn_gone(struct kvd_conn *conn)
+{
+    struct kvd_conns *conns = conn->conns;
+
+    if (conn->state == KVD_CONN_GONE)
+        return;
+    conn->state = KVD_CONN_GONE;
+    conn->current = NULL;
+    conn->out_head = conn->out_tail = NULL;
+    kvd_watch_close(&conn->watch);
+    close(conn->fd);
+    while (conn->slots != NULL)
+        kvd_slot_detach(conn->slots);
+    kvd_service_conn_gone(conns->options.service, conn->id);
+    unlink_conn(conn);
+    conns->count--;
+    kvd_metrics_sub(conns->options.metrics, KVD_METRIC_CONNECTIONS, 1);
+    conn->next = conns->dead;
+    conns->dead = conn;
+    kvd_deferred_arm(conns->turn_end);
+    if (conns->options.gone != NULL)
+        conns->options.gone(conns->options.context);
+}
+
+/* ---- what wakes connections */
+
+void kvd_conn_wake(struct kvd_conn *conn)
+{
+    struct kvd_conns *conns = conn->conns;
+
+    if (conn->ready || conn->state == KVD_CONN_GONE ||
+        (conn->pumping && conn->stall != KVD_STALL_TURN))
+        return;
+    conn->ready = true;
+    conn->ready_next = NULL;
+    if (conns->ready_first == NULL)
+        conns->ready_first = conn;
+    else
+        conns->ready_last->ready_next = conn;
+    conns->ready_last = conn;
+    kvd_deferred_arm(conns->turn_end);
+}
+
+void kvd_conns_room_came(struct kvd_conns *conns)
+{
+    conns->room_came = true;
+    kvd_deferred_arm(conns->turn_end);
+}
+
+static void room(void *context)
+{
+    struct kvd_conns *conns = context;
+
+    conns->room_asked = false;
+    kvd_conns_room_came(conns);
+}
+
+void kvd_conns_ask_room(struct kvd_conns *conns)
+{
+    if (conns->room_asked)
+        return;
+    conns->room_asked = true;
+    kvd_service_on_room(conns->options.service, room, conns);
+}
+
+/* Those who are held back try again, the longest waiting first. Who got room goes to the end. */
+static void share_room(struct kvd_conns *conns)
+{
+    struct kvd_conn *conn = conns->first, *last = conns->last, *next;
+
+    for (; conn != NULL; conn = next) {
+        next = conn == last ? NULL : conn->next;
+        if (conn->stall != KVD_STALL_SHARED)
+            continue;
+        conn->stall = KVD_STALL_NONE;
+        pump(conn, false);
+        if (conn->state != KVD_CONN_GONE && conn->stall != KVD_STALL_SHARED) {
+            unlink_conn(conn);
+            link_last(conn);
+        }
+    }
+}
+
+static void turn_end(void *context)
+{
+    struct kvd_conns *conns = context;
+    struct kvd_conn *ready = conns->ready_first;
+
+    if (conns->room_came) {
+        conns->room_came = false;
+        share_room(conns);
+        ready = conns->ready_first;
+    }
+    /* Who becomes ready from here on has the next turn. */
+    conns->ready_first = conns->ready_last = NULL;
+    while (ready != NULL) {
+        struct kvd_conn *conn = ready;
+
+        ready = conn->ready_next;
+        conn->ready = false;
+        if (conn->state != KVD_CONN_GONE)
+            pump(conn, false);
+    }
+    bury_dead(conns);
+}
+
+/* ---- time */
+
+void kvd_conns_arm(struct kvd_conns *conns, uint64_t due_ns)
+{
+    uint64_t now;
+
+    if (conns->armed_ns != 0 && conns->armed_ns <= due_ns)
+        return;
+    now = kvd_conns_now(conns);
+    conns->armed_ns = due_ns;
+    kvd_timer_start(conns->timer, due_ns <= now ? 0 : (due_ns - now) / NS_PER_MS + 1, 0);
+}
+
+/* The deadline of a request passed: it is answered now. One that runs keeps its memory, and its
+ * place among the unanswered, until the service is done with it. */
+static void expire(struct kvd_slot *slot)
+{
+    struct kvd_conn *conn = slot->conn;
+
+    if (conn->current == slot) {
+        kvd_slot_drop_request(slot);
+        if (conn->held) { /* its payload is read and thrown away */
+            conn->held = false;
+            conn->stall = KVD_STALL_NONE;
+        }
+    }
+    kvd_slot_note(slot, KVARN_DEADLINE, "the deadline passed before there was an answer");
+}
+
+static bool too_slow(struct kvd_conn *conn, uint64_t now)
+{
+    struct kvd_metrics *metrics = conn->conns->options.metrics;
+
+    if (conn->read_due_ns != 0 && now >= conn->read_due_ns)
+        kvd_metrics_add(metrics, KVD_METRIC_CUT_READ_TIMEOUT, 1);
+    else if (conn->write_due_ns != 0 && now >= conn->write_due_ns)
+        kvd_metrics_add(metrics, KVD_METRIC_CUT_WRITE_TIMEOUT, 1);
+    else
+        return false;
+    return true;
+}
+
+static void soonest(uint64_t *least, uint64_t due)
+{
+    if (due != 0 && (*least == 0 || due < *least))
+        *least = due;
+}
+
+void kvd_conns_tick(struct kvd_conns *conns)
+{
+    uint64_t now = kvd_conns_now(conns), least = 0;
+    struct kvd_conn *next;
+
+    for (struct kvd_conn *conn = conns->first; conn != NULL; conn = next) {
+        next = conn->next;
+        if (too_slow(conn, now)) {
+            kvd_conn_gone(conn);
+            continue;
+        }
+        soonest(&least, conn->read_due_ns);
+        soonest(&least, conn->write_due_ns);
+        for (struct kvd_slot *slot = conn->slots; slot != NULL; slot = slot->next) {
+            if (slot->answered || slot->deadline_ns == 0)
+                continue;
+            if (now >= slot->deadline_ns)
+                expire(slot);
+            else
+                soonest(&least, slot->deadline_ns);
+        }
+    }
+    conns->armed_ns = 0;
+    if (least != 0)
+        kvd_conns_arm(conns, least);
+}
+
+static void timer_due(void *context)
+{
+    kvd_conns_tick(context);
+}
