@@ -15,6 +15,10 @@ kvarn_status kvk_attend_ref(struct kvk_attend *op);
 kvarn_status kvk_attend_avx2(struct kvk_attend *op);
 kvarn_status kvk_attend_avx512(struct kvk_attend *op);
 
+/* What kvk_attend_avx512 chooses between: the second where the CPU has VNNI too. */
+kvarn_status kvk_attend_avx512_tables(struct kvk_attend *op);
+kvarn_status kvk_attend_avx512_vnni(struct kvk_attend *op);
+
 /* INVALID_SHAPE when counts, element types or spans do not fit the contract. */
 kvarn_status kvk_attend_check(const struct kvk_attend *op);
 

@@ -9,8 +9,9 @@
 #include "attend_codes.h"
 #include "attend_vec256.h"
 
-static uint32_t unit_columns(uint32_t columns)
+static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {
+    (void)bits;
     (void)columns;
     return 64;
 }
@@ -25,10 +26,11 @@ static uint32_t unit_column(uint32_t bits, uint32_t columns, uint32_t place)
 }
 
 static struct kvk_codes codes_prepare(const uint8_t *packed, uint32_t bits, uint32_t rows,
-                                      uint32_t columns, uint8_t *store)
+                                      uint32_t columns, const int32_t *row_at, uint8_t *store)
 {
     size_t row_bytes = (size_t)columns * bits / 8;
 
+    (void)row_at; /* x is read through codes->order instead */
     (void)store;
     return (struct kvk_codes){packed, row_bytes, (size_t)8 * bits, bits, rows, columns, NULL};
 }

@@ -1,4 +1,4 @@
-/* Attend with AVX-512 F, BW, VL, DQ: products with packed codes by table look-up.
+/* Attend with AVX-512 F, BW, VL, DQ and no more: products with packed codes by table look-up.
  *
  * A code vector holds 16 dwords of nibbles. A nibble is one 4-bit code, or the 2-bit codes of two
  * neighbouring rows in the same column; either way x times its codes is one of 16 values, so a
@@ -11,8 +11,9 @@
 #include "attend_codes.h"
 #include "attend_vec512.h"
 
-static uint32_t unit_columns(uint32_t columns)
+static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {
+    (void)bits;
     return columns % 128 == 0 ? 128 : 64;
 }
 
@@ -61,12 +62,14 @@ static __m512i single_64(const uint8_t *row)
 }
 
 static struct kvk_codes codes_prepare(const uint8_t *packed, uint32_t bits, uint32_t rows,
-                                      uint32_t columns, uint8_t *store)
+                                      uint32_t columns, const int32_t *row_at, uint8_t *store)
 {
-    uint32_t width = unit_columns(columns), units = columns / width, per_step = bits == 2 ? 2 : 1;
+    uint32_t width = unit_columns(bits, columns), units = columns / width,
+             per_step = bits == 2 ? 2 : 1;
     uint32_t steps = rows / per_step;
     size_t row_bytes = (size_t)columns * bits / 8, unit_bytes = (size_t)width * bits / 8;
 
+    (void)row_at;                  /* x is read through codes->order instead */
     if (bits == 4 && width == 128) /* the record is in this order already */
         return (struct kvk_codes){packed, row_bytes, unit_bytes, bits, rows, columns, NULL};
     for (uint32_t unit = 0; unit < units; unit++) {
@@ -157,7 +160,7 @@ static void multiply_unit(const uint8_t *z, size_t step_bytes, const float *tabl
 static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work *work,
                            uint32_t rows)
 {
-    uint32_t width = unit_columns(codes->columns), units = codes->columns / width;
+    uint32_t width = unit_columns(codes->bits, codes->columns), units = codes->columns / width;
     uint32_t steps = codes->bits == 2 ? codes->rows / 2 : codes->rows;
 
     for (uint32_t r = 0; r < rows; r++)
@@ -173,5 +176,12 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
     }
 }
 
-#define KVK_ATTEND_ENTRY kvk_attend_avx512
+#define KVK_ATTEND_ENTRY kvk_attend_avx512_tables
 #include "attend_body.h"
+
+kvarn_status kvk_attend_avx512(struct kvk_attend *op)
+{
+    if (__builtin_cpu_supports("avx512vnni"))
+        return kvk_attend_avx512_vnni(op);
+    return kvk_attend_avx512_tables(op);
+}

@@ -10,7 +10,7 @@
 /* Place -> column of a whole code matrix. */
 static void fill_order(int32_t *column_at, uint32_t bits, uint32_t columns)
 {
-    uint32_t width = unit_columns(columns);
+    uint32_t width = unit_columns(bits, columns);
 
     for (uint32_t place = 0; place < columns; place++)
         column_at[place] =
@@ -23,18 +23,14 @@ static void load_vector(float *dst, const uint8_t *halves, uint32_t count)
         v_store(dst + i, v_from_f16(halves + 2 * i));
 }
 
-/* `valid` halves, zeros behind them, in the order of `at`. The zeros keep what lies behind the end
- * of a partial tile out of every sum. */
-static void load_ordered(float *dst, const uint8_t *halves, const int32_t *at, uint32_t count,
-                         uint32_t valid)
+/* One factor per token, in the order of the logits; zeros behind the end of a partial tile keep
+ * what lies there out of every sum. */
+static void load_tokens(float *dst, const uint8_t *halves, const struct kvk_attend_work *work,
+                        uint32_t group, uint32_t valid)
 {
-    float natural[KVARN_MAX_HEAD_DIM];
-
-    load_vector(natural, halves, count);
-    for (uint32_t i = valid; i < count; i++)
-        natural[i] = 0;
-    for (uint32_t i = 0; i < count; i += VW)
-        v_store(dst + i, v_gather(natural, at + i));
+    order_halves(dst, halves, work->token_at, group, unit_columns(work->bits_k, group));
+    for (uint32_t i = 0; i < group && valid < group; i++)
+        dst[i] = (uint32_t)work->token_at[i] < valid ? dst[i] : 0.0f;
 }
 
 /* Visible tokens of a span for every row of the group; how many rows see any. */
@@ -64,7 +60,7 @@ static void softmax_step(struct kvk_attend_row *row, float *s, uint32_t padded)
         top = v_max(top, v_load(s + i));
     float m = v_reduce_max(top);
     m = m > row->m ? m : row->m;
-    row->shrink = row->m > -INFINITY ? expf(row->m - m) : 0.0f;
+    row->shrink = m > row->m ? expf(row->m - m) : 1.0f; /* 0 at first, where m is -inf */
     row->m = m;
     for (uint32_t i = 0; i < padded; i += VW) {
         vf p = v_exp(v_add(v_load(s + i), v_set(-m)));
@@ -155,6 +151,16 @@ static void tile_rows(const struct kvk_attend *op, struct kvk_attend_work *work,
     }
 }
 
+/* Asks for the next tile's record while this one is worked on: one tile takes about as long as its
+ * bytes take to arrive. */
+static void fetch_ahead(const struct kvk_span *span, const struct kvk_span *end, size_t bytes)
+{
+    if (span == end || span->kind != KVARN_BLOCK_TILE)
+        return;
+    for (size_t at = 0; at < bytes; at += 64)
+        _mm_prefetch((const char *)span->data + at, _MM_HINT_T1);
+}
+
 static void attend_tile(const struct kvk_attend *op, const struct kvk_span *span,
                         struct kvk_attend_work *work, struct kvk_attend_row *rows)
 {
@@ -172,20 +178,18 @@ static void attend_tile(const struct kvk_attend *op, const struct kvk_span *span
         if (count == 0)
             continue;
         if (!ready) {
+            fetch_ahead(span + 1, op->spans + op->span_count, at.bytes);
             load_vector(work->step, record + at.k_step, shape->dim);
             load_vector(work->zero, record + at.k_zero, shape->dim);
-            load_ordered(work->token, record + at.k_token, work->token_at, shape->group,
-                         span->tokens);
-            load_ordered(work->v_step, record + at.v_step, work->token_at, shape->group,
-                         span->tokens);
-            load_ordered(work->v_zero, record + at.v_zero, work->token_at, shape->group,
-                         span->tokens);
-            load_ordered(work->channel, record + at.v_channel, work->channel_at, shape->dim,
-                         shape->dim);
-            k = codes_prepare(record + at.k_codes, shape->bits_k, shape->dim, shape->group,
+            load_tokens(work->token, record + at.k_token, work, shape->group, span->tokens);
+            load_tokens(work->v_step, record + at.v_step, work, shape->group, span->tokens);
+            load_tokens(work->v_zero, record + at.v_zero, work, shape->group, span->tokens);
+            order_halves(work->channel, record + at.v_channel, work->channel_at, shape->dim,
+                         unit_columns(shape->bits_v, shape->dim));
+            k = codes_prepare(record + at.k_codes, shape->bits_k, shape->dim, shape->group, NULL,
                               work->k_codes);
             v = codes_prepare(record + at.v_codes, shape->bits_v, shape->group, shape->dim,
-                              work->v_codes);
+                              work->token_at, work->v_codes);
             v.order = work->place_of;
             ready = true;
         }
@@ -299,6 +303,7 @@ static kvarn_status start_rows(struct kvk_attend *op, struct kvk_attend_work *wo
                                           .m = -INFINITY};
         kvk_fwht_rotate(rows[i].q_rotated, op->shape.dim);
     }
+    work->bits_k = op->shape.bits_k;
     fill_order(work->token_at, op->shape.bits_k, op->shape.group);
     fill_order(work->channel_at, op->shape.bits_v, op->shape.dim);
     for (int32_t place = 0; place < op->shape.group; place++)

@@ -30,6 +30,7 @@ struct kvk_attend_work {
     /* column order: place in a product -> token or channel, and token -> place */
     int32_t token_at[KVARN_MAX_GROUP], channel_at[KVARN_MAX_HEAD_DIM];
     int32_t place_of[KVARN_MAX_HEAD_DIM];
+    uint32_t bits_k, unused[15]; /* keeps what follows on a cache line */
 };
 
 /* What one query row carries from span to span; four arrays of dim floats follow in scratch. */

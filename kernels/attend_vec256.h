@@ -3,6 +3,8 @@
 #define KVK_ATTEND_VEC256_H
 
 #include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
 
 enum { VW = 8 };
 
@@ -97,9 +99,17 @@ static inline vf v_from_bf16(const void *at)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-static inline vf v_gather(const float *base, const int32_t *index)
+/* dst[i] = halves[at[i]] for count fp16 values; at stays inside runs of `width` (64 or 128). */
+static inline void order_halves(float *dst, const uint8_t *halves, const int32_t *at,
+                                uint32_t count, uint32_t width)
 {
-    return _mm256_i32gather_ps(base, _mm256_loadu_si256((const void *)index), 4);
+    (void)width;
+    for (uint32_t i = 0; i < count; i += VW) {
+        uint16_t picked[VW];
+        for (uint32_t j = 0; j < VW; j++)
+            memcpy(&picked[j], halves + 2 * (size_t)at[i + j], sizeof(picked[j]));
+        v_store(dst + i, v_from_f16(picked));
+    }
 }
 
 #endif

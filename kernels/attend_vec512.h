@@ -3,6 +3,7 @@
 #define KVK_ATTEND_VEC512_H
 
 #include <immintrin.h>
+#include <stdint.h>
 
 enum { VW = 16 };
 
@@ -92,9 +93,28 @@ static inline vf v_from_bf16(const void *at)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-static inline vf v_gather(const float *base, const int32_t *index)
+/* dst[i] = halves[at[i]] for count fp16 values; at stays inside runs of `width` (64 or 128). */
+static inline void order_halves(float *dst, const uint8_t *halves, const int32_t *at,
+                                uint32_t count, uint32_t width)
 {
-    return _mm512_i32gather_ps(_mm512_loadu_si512(index), base, 4);
+    for (uint32_t base = 0; base < count; base += width) {
+        const uint8_t *from = halves + 2 * (size_t)base;
+        __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64), c = a, d = b;
+        if (width == 128) {
+            c = _mm512_loadu_si512(from + 128);
+            d = _mm512_loadu_si512(from + 192);
+        }
+        for (uint32_t i = base; i < base + width; i += 32) {
+            __m256i low = _mm512_cvtepi32_epi16(_mm512_loadu_si512(at + i));
+            __m256i high = _mm512_cvtepi32_epi16(_mm512_loadu_si512(at + i + 16));
+            __m512i index = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+            __mmask32 upper = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
+            __m512i picked = _mm512_mask_blend_epi16(upper, _mm512_permutex2var_epi16(a, index, b),
+                                                     _mm512_permutex2var_epi16(c, index, d));
+            v_store(dst + i, _mm512_cvtph_ps(_mm512_castsi512_si256(picked)));
+            v_store(dst + i + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(picked, 1)));
+        }
+    }
 }
 
 #endif

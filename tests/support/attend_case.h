@@ -41,6 +41,11 @@ void attend_case_free(struct attend_case *c);
 /* Computes c->out and c->lse again, after a test has changed c->op. */
 void attend_case_expect(struct attend_case *c);
 
+/* Compares rows with the expected ones: NULL and the errors (the largest, added to *error), or a
+ * text: NaN, infinity and empty rows at other places than expected. */
+const char *attend_case_compare(const struct attend_case *c, const float *out, const float *lse,
+                                struct attend_error *error);
+
 /* Runs the variant. Returns NULL and the errors, or a text saying what is broken: a status other
  * than OK, guard bytes written, or NaN, infinity and empty rows at other places than expected. */
 const char *attend_case_check(const struct attend_case *c,
