@@ -1,0 +1,93 @@
+/* A block: one slot of the pool, what it holds, and who needs it.
+ *
+ * A block is FILLING until its job is done, then READY; only READY blocks are visible under their
+ * key. References keep the bytes: requests in flight, sequences and leases hold one each. Without
+ * references a block stays as long as it is indexed (it is then what eviction may take); a block
+ * that is not indexed goes with its last reference. Descriptors stand in slabs and never move;
+ * slabs are the only memory taken on the way, one malloc per KVD_BLOCK_SLAB blocks. Loop thread
+ * only. */
+#ifndef KVD_BLOCK_H
+#define KVD_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+#include <kvarn/types.h>
+
+struct kvd_space;
+struct kvd_pool;
+struct kvd_evict;
+
+enum kvd_block_state { KVD_BLOCK_FREE, KVD_BLOCK_FILLING, KVD_BLOCK_READY };
+
+struct kvd_block {
+    kvarn_key key;
+    struct kvd_space *space;
+    struct kvd_block *older, *newer; /* eviction list; newer also chains free descriptors */
+    uint64_t offset;                 /* of the slot in the pool */
+    uint64_t used_at;                /* eviction clock */
+    uint32_t id;                     /* place in the slabs */
+    uint32_t references;
+    uint32_t digest; /* CRC-32C over the slot; valid when READY and has_digest */
+    uint8_t kind;    /* kvarn_block_kind */
+    uint8_t state;   /* kvd_block_state */
+    bool indexed, listed, has_digest;
+    bool corrupt; /* a digest did not match: no longer served, not even to its sequences */
+};
+
+enum { KVD_BLOCK_SLAB = 1024, KVD_BLOCK_SLABS = 4096 }; /* at most 4 Mi blocks */
+
+struct kvd_blocks {
+    struct kvd_pool *pool;
+    struct kvd_evict *evict;
+    struct kvd_block *slabs[KVD_BLOCK_SLABS];
+    struct kvd_block *free;
+    uint32_t made; /* descriptors handed out so far */
+    uint64_t live; /* not FREE */
+    uint64_t evictions;
+    /* told when a claimed block stops filling, for whoever waits for its key; may be NULL */
+    void (*settled)(void *context);
+    void *settled_context;
+};
+
+void kvd_blocks_init(struct kvd_blocks *blocks, struct kvd_pool *pool, struct kvd_evict *evict);
+void kvd_blocks_free(
+    struct kvd_blocks *blocks); /* descriptors only; the pool goes with its owner */
+
+/* A FILLING block without a key, one reference. Evicts blocks of the space's tenant when the pool
+ * is full. NO_SPACE, TOO_LARGE (never fits). */
+kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, uint32_t kind,
+                            struct kvd_block **block);
+
+/* Claims a key. OK: *block is FILLING, the caller's, one reference. EXISTS: *block is READY, with a
+ * reference. RETRY: someone else is filling it; *block = NULL. Else as take. */
+kvarn_status kvd_block_claim(struct kvd_blocks *blocks, struct kvd_space *space,
+                             const kvarn_key *key, uint32_t kind, struct kvd_block **block);
+
+/* Claims a key for a block that has none yet (a full sink block). OK: the block is FILLING and
+ * indexed until publish or unclaim. EXISTS: *other is READY, with a reference, and the block is as
+ * before. RETRY as above, NO_SPACE without memory. */
+kvarn_status kvd_block_name(struct kvd_blocks *blocks, struct kvd_block *block,
+                            const kvarn_key *key, struct kvd_block **other);
+void kvd_block_unclaim(struct kvd_blocks *blocks, struct kvd_block *block);
+
+/* FILLING -> READY. */
+void kvd_block_publish(struct kvd_blocks *blocks, struct kvd_block *block, uint32_t digest);
+
+/* The READY block of a key, NULL when there is none. No reference; counts as a use. */
+struct kvd_block *kvd_block_find(struct kvd_blocks *blocks, struct kvd_space *space,
+                                 const kvarn_key *key);
+
+void kvd_block_hold(struct kvd_blocks *blocks, struct kvd_block *block);
+/* Gives one reference back. A FILLING block that was claimed loses its key with it. */
+void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block);
+
+/* Off the index; the bytes go with the last reference, now when there is none. */
+void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block);
+
+/* By id, for walks over all blocks: NULL past the last id ever made. May be FREE. */
+struct kvd_block *kvd_block_at(const struct kvd_blocks *blocks, uint32_t id);
+
+#endif

@@ -1,0 +1,154 @@
+/* Slots, a free list and a heap by expiry. See lease.h. */
+#include "server/store/lease.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/store/block.h"
+
+kvarn_status kvd_leases_open(struct kvd_leases *leases, struct kvd_blocks *blocks, uint32_t max,
+                             uint32_t generation)
+{
+    memset(leases, 0, sizeof *leases);
+    leases->slots = calloc(max, sizeof *leases->slots);
+    leases->heap = calloc(max, sizeof *leases->heap);
+    leases->blocks = blocks;
+    leases->max = max;
+    leases->generation = generation;
+    if (leases->slots && leases->heap)
+        return KVARN_OK;
+    kvd_leases_close(leases);
+    return KVARN_INTERNAL;
+}
+
+static bool sooner(const struct kvd_leases *leases, uint32_t a, uint32_t b)
+{
+    return leases->slots[leases->heap[a]].expires_ns < leases->slots[leases->heap[b]].expires_ns;
+}
+
+static void swap(struct kvd_leases *leases, uint32_t a, uint32_t b)
+{
+    uint32_t slot = leases->heap[a];
+
+    leases->heap[a] = leases->heap[b];
+    leases->heap[b] = slot;
+    leases->slots[leases->heap[a]].heap = a;
+    leases->slots[leases->heap[b]].heap = b;
+}
+
+static void sift(struct kvd_leases *leases, uint32_t at)
+{
+    while (at && sooner(leases, at, (at - 1) / 2)) {
+        swap(leases, at, (at - 1) / 2);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+
+        if (child + 1 < leases->count && sooner(leases, child + 1, child))
+            child++;
+        if (child >= leases->count || !sooner(leases, child, at))
+            return;
+        swap(leases, child, at);
+        at = child;
+    }
+}
+
+/* Ends the lease of a slot. The owner stays on record until the slot is used again. */
+static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
+{
+    struct kvd_lease *lease = &leases->slots[slot];
+    uint32_t at = lease->heap;
+
+    leases->count--;
+    if (at != leases->count) {
+        swap(leases, at, leases->count);
+        sift(leases, at);
+    }
+    for (uint32_t i = 0; i < lease->count; i++)
+        kvd_block_release(leases->blocks, lease->blocks[i]);
+    leases->blocks_held -= lease->count;
+    leases->expired_total += expired;
+    free(lease->blocks);
+    lease->blocks = NULL;
+    lease->count = 0;
+    lease->expired = expired;
+    lease->next_free = leases->free;
+    leases->free = slot + 1;
+}
+
+void kvd_leases_close(struct kvd_leases *leases)
+{
+    while (leases->count)
+        end(leases, leases->heap[leases->count - 1], false);
+    free(leases->slots);
+    free(leases->heap);
+    memset(leases, 0, sizeof *leases);
+}
+
+kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t expires_ns,
+                           struct kvd_block *const *held, uint32_t count, uint64_t *handle)
+{
+    struct kvd_block **blocks;
+    struct kvd_lease *lease;
+    uint32_t slot;
+
+    if (!leases->free && leases->high == leases->max)
+        return KVARN_RETRY;
+    if (leases->blocks_held + count > KVD_LEASED_BLOCKS_MAX)
+        return KVARN_RETRY;
+    blocks = malloc((count ? count : 1) * sizeof(struct kvd_block *));
+    if (!blocks)
+        return KVARN_RETRY;
+    slot = leases->free ? leases->free - 1 : leases->high++;
+    lease = &leases->slots[slot];
+    leases->free = leases->free ? lease->next_free : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        kvd_block_hold(leases->blocks, held[i]);
+        blocks[i] = held[i];
+    }
+    lease->blocks = blocks;
+    lease->count = count;
+    lease->conn = conn;
+    lease->expires_ns = expires_ns;
+    lease->expired = 0;
+    lease->handle = (uint64_t)++leases->generation << 32 | (slot + 1);
+    lease->heap = leases->count;
+    leases->heap[leases->count++] = slot;
+    leases->blocks_held += count;
+    sift(leases, lease->heap);
+    *handle = lease->handle;
+    return KVARN_OK;
+}
+
+kvarn_status kvd_lease_release(struct kvd_leases *leases, uint64_t conn, uint64_t handle)
+{
+    uint32_t slot = (uint32_t)handle - 1;
+    struct kvd_lease *lease;
+
+    if (slot >= leases->high)
+        return KVARN_NOT_FOUND;
+    lease = &leases->slots[slot];
+    if (lease->conn != conn || (handle >> 32) > (lease->handle >> 32))
+        return KVARN_NOT_FOUND;
+    if (lease->handle != handle)
+        return KVARN_STALE;
+    if (!lease->blocks)
+        return lease->expired ? KVARN_LEASE_EXPIRED : KVARN_STALE;
+    end(leases, slot, false);
+    return KVARN_OK;
+}
+
+void kvd_leases_expire(struct kvd_leases *leases, uint64_t now_ns)
+{
+    while (leases->count && leases->slots[leases->heap[0]].expires_ns <= now_ns)
+        end(leases, leases->heap[0], true);
+}
+
+void kvd_leases_conn_gone(struct kvd_leases *leases, uint64_t conn)
+{
+    for (uint32_t slot = 0; slot < leases->high; slot++)
+        if (leases->slots[slot].blocks && leases->slots[slot].conn == conn)
+            end(leases, slot, false);
+}

@@ -1,0 +1,244 @@
+/* The table of spaces. See space.h. */
+#include "server/store/space.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/blockkey.h"
+
+enum { KVD_SINK_MAX = 1024 };
+
+void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
+                     uint64_t pool_bytes)
+{
+    memset(spaces, 0, sizeof *spaces);
+    spaces->evict = evict;
+    spaces->secret[0] = secret[0];
+    spaces->secret[1] = secret[1];
+    spaces->pool_bytes = pool_bytes;
+    spaces->generation = (uint32_t)(secret[0] ^ secret[1] >> 32) >> 1;
+}
+
+static void give_up(struct kvd_spaces *spaces, struct kvd_space *space)
+{
+    kvd_index_free(&space->index);
+    kvd_evict_list_set(spaces->evict, kvd_space_list(space, KVARN_BLOCK_TILE), 0, 0);
+    kvd_evict_list_set(spaces->evict, kvd_space_list(space, KVARN_BLOCK_EXACT), 0, 0);
+    space->used = false;
+}
+
+void kvd_spaces_free(struct kvd_spaces *spaces)
+{
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++)
+        kvd_index_free(&spaces->slots[i].index);
+}
+
+/* Names of all presets, for the text of a refusal. */
+static kvarn_status unknown_preset(const char *name, char *text, size_t room)
+{
+    int used = snprintf(text, room, "preset \"%.64s\" is not known; use one of", name);
+
+    for (size_t i = 0; kvarn_preset_at(i) && used > 0 && (size_t)used < room; i++)
+        used += snprintf(text + used, room - (size_t)used, "%s %s", i ? "," : "",
+                         kvarn_preset_at(i)->name);
+    return KVARN_UNSUPPORTED;
+}
+
+static kvarn_status check_counts(const struct kvw_open_space *in, char *text, size_t room)
+{
+    if (!in->model[0]) {
+        snprintf(text, room, "the model id is empty; name the model, e.g. \"org/name\"");
+        return KVARN_INVALID_SHAPE;
+    }
+    if (in->layers < 1 || in->layers > KVD_LAYERS_MAX) {
+        snprintf(text, room, "layers = %u; must be 1 to %d", in->layers, KVD_LAYERS_MAX);
+        return KVARN_INVALID_SHAPE;
+    }
+    if (in->kv_heads < 1 || in->kv_heads > KVD_HEADS_MAX) {
+        snprintf(text, room, "kv_heads = %u; must be 1 to %d", in->kv_heads, KVD_HEADS_MAX);
+        return KVARN_INVALID_SHAPE;
+    }
+    if ((uint64_t)in->layer_begin + in->layer_count > in->layers || in->layer_begin >= in->layers) {
+        snprintf(text, room, "the shard's layers [%u, +%u) are outside the model's %u",
+                 in->layer_begin, in->layer_count, in->layers);
+        return KVARN_INVALID_SHAPE;
+    }
+    if ((uint64_t)in->head_begin + in->head_count > in->kv_heads ||
+        in->head_begin >= in->kv_heads) {
+        snprintf(text, room, "the shard's kv heads [%u, +%u) are outside the model's %u",
+                 in->head_begin, in->head_count, in->kv_heads);
+        return KVARN_INVALID_SHAPE;
+    }
+    return KVARN_OK;
+}
+
+/* Fills in shape and sizes of *space. */
+static kvarn_status check_shape(struct kvd_space *space, const struct kvw_open_space *in,
+                                uint64_t pool_bytes, char *text, size_t room)
+{
+    const kvarn_preset *preset = space->preset;
+    uint32_t iterations =
+        in->has_iterations && in->iterations ? in->iterations : KVARN_DEFAULT_ITERATIONS;
+    const char *why = "";
+    kvarn_status status;
+
+    if (iterations > KVARN_MAX_ITERATIONS || in->head_dim > UINT16_MAX || in->dtype > UINT8_MAX) {
+        snprintf(text, room, "iterations = %u (at most %d), head_dim = %u, dtype = %u do not fit",
+                 iterations, KVARN_MAX_ITERATIONS, in->head_dim, in->dtype);
+        return KVARN_INVALID_SHAPE;
+    }
+    space->shape = (struct kvk_shape){.dim = (uint16_t)in->head_dim,
+                                      .group = preset->group,
+                                      .bits_k = preset->bits_k,
+                                      .bits_v = preset->bits_v,
+                                      .dtype = (uint8_t)in->dtype,
+                                      .balance = preset->balance,
+                                      .range = preset->range,
+                                      .v_rotated = in->v_rotated,
+                                      .iterations = (uint16_t)iterations};
+    status = kvk_shape_check(&space->shape, &why);
+    if (status != KVARN_OK) {
+        snprintf(text, room, "%s (head_dim = %u, dtype = %u)", why, in->head_dim, in->dtype);
+        return status;
+    }
+    if (space->sink_tokens % preset->group || space->sink_tokens > KVD_SINK_MAX) {
+        snprintf(text, room, "sink_tokens = %u; must be a multiple of the group %u, at most %d",
+                 space->sink_tokens, preset->group, KVD_SINK_MAX);
+        return KVARN_INVALID_SHAPE;
+    }
+    /* At most 1024 * 1024 * 128 KiB: no overflow. */
+    space->record_bytes = kvarn_record_bytes(preset, in->head_dim);
+    space->tile_bytes = space->record_bytes * space->layers * space->heads;
+    space->exact_bytes =
+        2 * kvd_space_row_bytes(space) * preset->group * space->layers * space->heads;
+    if (space->exact_bytes > pool_bytes || space->tile_bytes > pool_bytes) {
+        snprintf(text, room,
+                 "an EXACT block of this shard takes %llu bytes, a TILE block %llu; the pool has "
+                 "%llu: give the daemon a larger pool or open a smaller shard",
+                 (unsigned long long)space->exact_bytes, (unsigned long long)space->tile_bytes,
+                 (unsigned long long)pool_bytes);
+        return KVARN_TOO_LARGE;
+    }
+    return KVARN_OK;
+}
+
+static kvarn_status make_fingerprint(struct kvd_space *space, const struct kvw_open_space *in)
+{
+    struct kvw_fingerprint_input input = {.model = in->model,
+                                          .revision = in->revision,
+                                          .adapter = in->adapter,
+                                          .rope = in->rope,
+                                          .preset = space->preset->name,
+                                          .key_algorithm = in->key_algorithm[0] ? in->key_algorithm
+                                                                                : "sha256_cbor",
+                                          .layers = in->layers,
+                                          .kv_heads = in->kv_heads,
+                                          .head_dim = in->head_dim,
+                                          .dtype = in->dtype,
+                                          .iterations = space->shape.iterations,
+                                          .balance = space->shape.balance,
+                                          .range = space->shape.range,
+                                          .v_rotated = space->shape.v_rotated,
+                                          .sink_tokens = space->sink_tokens,
+                                          .epoch = 0};
+
+    return kvw_fingerprint(space->fingerprint, &input);
+}
+
+static kvarn_status describe(struct kvd_space *space, const struct kvw_open_space *options,
+                             uint64_t pool_bytes, char *text, size_t room)
+{
+    struct kvw_open_space in = *options;
+    kvarn_status status;
+
+    memset(space, 0, sizeof *space);
+    if (!in.layer_count)
+        in.layer_count = in.layers - (in.layer_begin < in.layers ? in.layer_begin : 0);
+    if (!in.head_count)
+        in.head_count = in.kv_heads - (in.head_begin < in.kv_heads ? in.head_begin : 0);
+    space->preset = kvarn_preset_find(in.preset);
+    if (!space->preset)
+        return unknown_preset(in.preset, text, room);
+    status = check_counts(&in, text, room);
+    if (status != KVARN_OK)
+        return status;
+    snprintf(space->model, sizeof space->model, "%s", in.model);
+    space->model_layers = in.layers;
+    space->model_heads = in.kv_heads;
+    space->layer_begin = in.layer_begin;
+    space->layers = in.layer_count;
+    space->head_begin = in.head_begin;
+    space->heads = in.head_count;
+    space->sink_tokens = in.has_sink_tokens ? in.sink_tokens : KVARN_SINK_TOKENS;
+    status = check_shape(space, &in, pool_bytes, text, room);
+    if (status != KVARN_OK)
+        return status;
+    status = make_fingerprint(space, &in);
+    if (status != KVARN_OK)
+        snprintf(text, room, "the fingerprint could not be computed");
+    return status;
+}
+
+static bool same(const struct kvd_space *a, const struct kvd_space *b)
+{
+    return a->tenant == b->tenant && a->layer_begin == b->layer_begin && a->layers == b->layers &&
+           a->head_begin == b->head_begin && a->heads == b->heads &&
+           !memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint);
+}
+
+static bool holds_nothing(const struct kvd_space *space)
+{
+    return !space->tile_blocks && !space->exact_blocks && !space->sequences && !space->pins;
+}
+
+kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
+                            const struct kvw_open_space *options, struct kvd_space **space,
+                            char *text, size_t text_room)
+{
+    struct kvd_space wanted, *room = NULL;
+    kvarn_status status = describe(&wanted, options, spaces->pool_bytes, text, text_room);
+
+    if (status != KVARN_OK)
+        return status;
+    wanted.tenant = tenant;
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
+        struct kvd_space *at = &spaces->slots[i];
+
+        if (at->used && same(at, &wanted)) {
+            *space = at;
+            return KVARN_OK;
+        }
+        if ((!room && (!at->used || holds_nothing(at))) || (room && room->used && !at->used))
+            room = at;
+    }
+    if (!room) {
+        snprintf(text, text_room, "all %d spaces are in use; drop blocks of one first",
+                 KVD_SPACES_MAX);
+        return KVARN_RETRY;
+    }
+    if (room->used)
+        give_up(spaces, room);
+    wanted.used = true;
+    wanted.slot = (uint32_t)(room - spaces->slots);
+    wanted.handle = (uint64_t)++spaces->generation << 32 | (wanted.slot + 1);
+    kvd_index_init(&wanted.index, spaces->secret);
+    *room = wanted;
+    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_TILE), tenant,
+                       room->tile_bytes);
+    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_EXACT), tenant,
+                       room->exact_bytes);
+    *space = room;
+    return KVARN_OK;
+}
+
+struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle)
+{
+    uint32_t slot = (uint32_t)handle - 1;
+
+    if (slot >= KVD_SPACES_MAX)
+        return NULL;
+    if (!spaces->slots[slot].used || spaces->slots[slot].handle != handle ||
+        spaces->slots[slot].tenant != tenant)
+        return NULL;
+    return &spaces->slots[slot];
+}

@@ -1,0 +1,83 @@
+/* A space: one model's cache geometry inside one tenant, for one shard, with its index of blocks.
+ *
+ * The same tenant, fingerprint and shard always give the same space. Spaces stay open; when the
+ * table is full, one that holds nothing (no block, sequence or request) is given up, and its handle
+ * is stale. Handles carry a generation that begins at a random number, so that a handle of an
+ * earlier daemon names nothing. Loop thread only. */
+#ifndef KVD_SPACE_H
+#define KVD_SPACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+#include <kvarn/types.h>
+
+#include "kernels/kernels.h"
+#include "proto/codec.h"
+#include "server/core/limits.h"
+#include "server/store/evict.h"
+#include "server/store/index.h"
+
+enum { KVD_SPACE_NAME_MAX = 128, KVD_LAYERS_MAX = 1024, KVD_HEADS_MAX = 1024 };
+
+struct kvd_space {
+    bool used;
+    uint64_t handle;
+    uint32_t slot, tenant;
+    uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    char model[KVD_SPACE_NAME_MAX];
+    const kvarn_preset *preset;
+    struct kvk_shape shape;
+    uint32_t model_layers, model_heads;
+    uint32_t layer_begin, layers, head_begin, heads; /* the shard; layers, heads count in it */
+    uint32_t sink_tokens;
+    uint64_t record_bytes, tile_bytes, exact_bytes;
+    struct kvd_index index;
+    /* what it holds */
+    uint64_t tile_blocks, exact_blocks; /* slots taken */
+    uint64_t sequences;
+    uint32_t pins; /* requests that work on it */
+    /* counters */
+    uint64_t hits, misses, stored, existed;
+};
+
+struct kvd_spaces {
+    struct kvd_space slots[KVD_SPACES_MAX];
+    struct kvd_evict *evict;
+    uint64_t secret[2];
+    uint64_t pool_bytes;
+    uint32_t generation;
+};
+
+void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
+                     uint64_t pool_bytes);
+void kvd_spaces_free(struct kvd_spaces *spaces);
+
+/* Checks everything, then finds or makes the space. On failure text (at least 256 bytes) says what
+ * was wrong. UNSUPPORTED, INVALID_SHAPE, TOO_LARGE, RETRY (table full), INTERNAL. */
+kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
+                            const struct kvw_open_space *options, struct kvd_space **space,
+                            char *text, size_t text_room);
+
+/* NULL when the handle names nothing of this tenant. */
+struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle);
+
+static inline uint32_t kvd_space_list(const struct kvd_space *space, uint32_t kind)
+{
+    return space->slot * 2 + kind - 1;
+}
+
+static inline uint64_t kvd_space_slot_bytes(const struct kvd_space *space, uint32_t kind)
+{
+    return kind == KVARN_BLOCK_TILE ? space->tile_bytes : space->exact_bytes;
+}
+
+/* Bytes of one K or V row. */
+static inline uint64_t kvd_space_row_bytes(const struct kvd_space *space)
+{
+    return (uint64_t)space->shape.dim * kvarn_dtype_bytes((kvarn_dtype)space->shape.dtype);
+}
+
+#endif
