@@ -1,0 +1,86 @@
+/* HELLO, PING, DRAIN: control of the connection and the daemon. */
+#include "server/rpc/work.h"
+
+static kvarn_status hello_begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    const char *why = "";
+    kvarn_status status = kvw_hello_decode(&work->args.hello, metadata,
+                                           work->request.header.metadata_bytes, &work->arena, &why);
+
+    return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
+}
+
+static void hello_run(struct kvd_work *work)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    const struct kvw_hello *hello = &work->args.hello;
+    struct kvw_hello_reply reply = {
+        .features = hello->features & KVW_FEATURE_SEQUENCES,
+        .server = service->options.server,
+        .backend = kvd_device_backend(service->device),
+        .tenant = service->options.tenant_name(service->options.context, work->request.tenant),
+        .payload_max_bytes = service->options.payload_max_bytes,
+        .in_flight_max = KVD_IN_FLIGHT_MAX,
+    };
+
+    if (hello->version_min > KVW_VERSION_MAX || hello->version_max < KVW_VERSION_MIN) {
+        kvd_work_refuse(work, KVARN_UNSUPPORTED,
+                        "the client speaks protocol versions %u to %u, this daemon %d to %d; "
+                        "update the older of the two",
+                        hello->version_min, hello->version_max, KVW_VERSION_MIN, KVW_VERSION_MAX);
+        return;
+    }
+    reply.version =
+        hello->version_max < KVW_VERSION_MAX ? hello->version_max : (uint32_t)KVW_VERSION_MAX;
+    reply.result = kvd_work_result(work);
+    kvd_work_send(work, kvw_hello_reply_encode(work->meta, sizeof work->meta, &reply));
+}
+
+const struct kvd_operation kvd_operation_hello = {hello_begin, hello_run, true};
+
+static kvarn_status ping_begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    const char *why = "";
+    kvarn_status status = kvw_ping_decode(&work->args.ping, metadata,
+                                          work->request.header.metadata_bytes, &work->arena, &why);
+
+    return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
+}
+
+static void ping_run(struct kvd_work *work)
+{
+    struct kvw_ping_reply reply = {.result = kvd_work_result(work), .echo = work->args.ping.echo};
+
+    kvd_work_send(work, kvw_ping_reply_encode(work->meta, sizeof work->meta, &reply));
+}
+
+const struct kvd_operation kvd_operation_ping = {ping_begin, ping_run, true};
+
+static kvarn_status drain_begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    const char *why = "";
+    kvarn_status status = kvw_drain_decode(&work->args.drain, metadata,
+                                           work->request.header.metadata_bytes, &work->arena, &why);
+
+    if (status != KVARN_OK)
+        return kvd_work_fail(work, status, "metadata: %s", why);
+    if (!work->request.same_uid)
+        return kvd_work_fail(work, KVARN_DENIED,
+                             "only a client of the daemon's own user may drain it");
+    if (!kvd_work_service(work)->options.drain)
+        return kvd_work_fail(work, KVARN_UNSUPPORTED, "this daemon cannot be drained by a client");
+    return KVARN_OK;
+}
+
+static void drain_run(struct kvd_work *work)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    struct kvw_result result = kvd_work_result(work);
+    uint32_t grace_ms = work->args.drain.grace_ms;
+
+    kvd_service_drain(service);
+    kvd_work_send(work, kvw_result_encode(work->meta, sizeof work->meta, &result));
+    service->options.drain(service->options.context, grace_ms);
+}
+
+const struct kvd_operation kvd_operation_drain = {drain_begin, drain_run, true};

@@ -1,0 +1,110 @@
+/* IMPORT: bytes that EXPORT gave -> blocks. Copied into slots by the worker, which checks the
+ * digest on the way; a block whose digest does not match is not kept. */
+#include "server/rpc/items.h"
+#include "server/rpc/work.h"
+
+#include <string.h>
+
+static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    kvarn_status status = kvd_items_begin(work, metadata, 1, KVW_PUT_ROW_BYTES, false);
+    uint64_t count = work->args.blocks.block_count;
+
+    if (status != KVARN_OK)
+        return status;
+    kvd_work_need(work, count * KVW_BLOCK_STATUS_BYTES);
+    kvd_work_need(work, kvd_job_size(count, sizeof(struct kvd_copy), 0));
+    return KVARN_OK;
+}
+
+/* Sizes must be right in every row: else nobody knows where the next block's bytes begin. */
+static bool load(struct kvd_work *work)
+{
+    uint32_t count = work->args.blocks.block_count;
+    const struct kvd_space *space = work->space;
+    uint64_t at = (uint64_t)count * KVW_PUT_ROW_BYTES;
+    uint64_t end = work->request.header.payload_bytes;
+
+    work->items = kvd_work_memory(work, count, sizeof *work->items);
+    if (!work->items) {
+        kvd_work_refuse(work, KVARN_RETRY, "no memory for a table of %u blocks now", count);
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct kvd_item *item = &work->items[i];
+        struct kvw_put_row row;
+
+        kvw_put_row_load(&row, work->request.payload + (size_t)i * KVW_PUT_ROW_BYTES);
+        if ((row.kind != KVARN_BLOCK_TILE && row.kind != KVARN_BLOCK_EXACT) ||
+            row.tokens != space->shape.group ||
+            row.bytes != kvd_space_slot_bytes(space, row.kind) || row.bytes > end - at) {
+            kvd_work_refuse(work, KVARN_INVALID_SHAPE,
+                            "block %u: kind %u, %u tokens, %llu bytes, of which the payload holds "
+                            "%llu; this space has %u tokens and %llu (TILE) or %llu (EXACT) bytes",
+                            i, row.kind, row.tokens, (unsigned long long)row.bytes,
+                            (unsigned long long)(end - at), space->shape.group,
+                            (unsigned long long)space->tile_bytes,
+                            (unsigned long long)space->exact_bytes);
+            return false;
+        }
+        *item = (struct kvd_item){.key = row.key,
+                                  .kind = row.kind,
+                                  .digest = row.digest,
+                                  .status = KVD_TODO,
+                                  .entry = KVD_NO_ENTRY,
+                                  .source = at};
+        at += row.bytes;
+    }
+    if (at != end) {
+        kvd_work_refuse(work, KVARN_INVALID_SHAPE,
+                        "%llu bytes follow the last block; the table announces %u blocks",
+                        (unsigned long long)(end - at), count);
+        return false;
+    }
+    work->item_count = count;
+    return true;
+}
+
+static void fill(struct kvd_work *work, uint32_t i, void *at)
+{
+    struct kvd_copy *copy = at;
+    const struct kvd_item *item = &work->items[i];
+
+    copy->dst = kvd_block_place(item->block);
+    copy->src = kvd_work_place(work, work->request.payload + item->source);
+    copy->bytes = kvd_space_slot_bytes(work->space, item->kind);
+    copy->digest = item->digest;
+    copy->check = 1;
+}
+
+static kvarn_status read(struct kvd_work *work, uint32_t i, const void *at, uint32_t *digest)
+{
+    struct kvd_copy copy;
+    kvarn_status status;
+
+    (void)i;
+    memcpy(&copy, at, sizeof copy);
+    status = kvd_status_of(copy.status);
+    if (status == KVARN_CORRUPT)
+        kvd_work_service(work)->integrity_failures++;
+    *digest = copy.digest;
+    return status;
+}
+
+static const struct kvd_fill import_fill = {KVD_JOB_COPY, sizeof(struct kvd_copy), fill, read};
+
+static void run(struct kvd_work *work)
+{
+    uint32_t count = work->args.blocks.block_count;
+
+    work->reply_table = kvd_work_staging(work, (uint64_t)count * KVW_BLOCK_STATUS_BYTES);
+    work->job = kvd_work_job(work, KVD_JOB_COPY, count, sizeof(struct kvd_copy), 0);
+    if (!work->reply_table || !work->job) {
+        kvd_work_refuse(work, KVARN_RETRY, "no staging memory now");
+        return;
+    }
+    if (load(work))
+        kvd_items_store(work, &import_fill);
+}
+
+const struct kvd_operation kvd_operation_import = {begin, run, false};

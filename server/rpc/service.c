@@ -1,0 +1,189 @@
+/* Opening, closing, the clock tick and connections that go. See service.h. */
+#include "server/rpc/service.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "server/rpc/work.h"
+#include "server/store/pool.h"
+
+static uint64_t monotonic_ns(void *context)
+{
+    struct timespec now;
+
+    (void)context;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t kvd_service_now(const struct kvd_service *service)
+{
+    return service->options.now_ns(service->options.context);
+}
+
+static const char *default_tenant(void *context, uint32_t tenant)
+{
+    (void)context;
+    (void)tenant;
+    return "default";
+}
+
+/* A chunk that is free again must not show its old bytes to the next tenant. */
+static void wipe(void *context, uint64_t offset, uint64_t bytes)
+{
+    struct kvd_service *service = context;
+
+    kvd_device_pool_zero(service->device, offset, bytes);
+}
+
+static void settled(void *context)
+{
+    struct kvd_service *service = context;
+
+    service->settled = true;
+}
+
+static void fill_defaults(struct kvd_service_options *options)
+{
+    if (!options->now_ns)
+        options->now_ns = monotonic_ns;
+    if (!options->tenant_name)
+        options->tenant_name = default_tenant;
+    if (!options->server)
+        options->server = "kvarnd " KVARN_VERSION;
+    if (!options->requests_max)
+        options->requests_max = KVD_REQUESTS_MAX;
+    if (!options->sequences_max)
+        options->sequences_max = KVD_SEQUENCES_MAX;
+    if (!options->leases_max)
+        options->leases_max = KVD_LEASES_MAX;
+    if (!options->parked_max)
+        options->parked_max = KVD_PARKED_MAX;
+    if (!options->payload_max_bytes)
+        options->payload_max_bytes = KVD_PAYLOAD_MAX_BYTES;
+}
+
+static kvarn_status open_parts(struct kvd_service *service, const char **why)
+{
+    const struct kvd_service_options *options = &service->options;
+    uint64_t secret[2] = {0, 0};
+    kvarn_status status;
+
+    *why = "no random numbers from the system";
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+        return KVARN_INTERNAL;
+    *why = "the pool's bookkeeping could not be set up";
+    status = kvd_pool_open(&service->pool, options->pool_bytes, wipe, service);
+    if (status != KVARN_OK)
+        return status;
+    kvd_blocks_init(&service->blocks, service->pool, &service->evict);
+    service->blocks.settled = settled;
+    service->blocks.settled_context = service;
+    kvd_spaces_init(&service->spaces, &service->evict, secret, options->pool_bytes);
+    *why = "no memory for the tables of requests, leases and sequences";
+    status = kvd_leases_open(&service->leases, &service->blocks, options->leases_max,
+                             (uint32_t)secret[0] >> 1);
+    if (status == KVARN_OK)
+        status = kvd_sequences_open(&service->sequences, &service->blocks, options->sequences_max,
+                                    (uint32_t)secret[1] >> 1);
+    service->works = calloc(options->requests_max, sizeof *service->works);
+    service->metric_names = calloc(KVW_METRICS_MAX, sizeof *service->metric_names);
+    if (status == KVARN_OK && (!service->works || !service->metric_names))
+        status = KVARN_INTERNAL;
+    return status;
+}
+
+kvarn_status kvd_service_open(struct kvd_service **out, const struct kvd_service_options *options,
+                              const char **why)
+{
+    struct kvd_service *service = calloc(1, sizeof *service);
+    kvarn_status status;
+
+    *out = NULL;
+    *why = "no memory";
+    if (!service)
+        return KVARN_INTERNAL;
+    service->options = *options;
+    service->device = options->device;
+    fill_defaults(&service->options);
+    status = open_parts(service, why);
+    if (status != KVARN_OK) {
+        kvd_service_close(&service);
+        return status;
+    }
+    *why = "";
+    *out = service;
+    return KVARN_OK;
+}
+
+void kvd_service_close(struct kvd_service **out)
+{
+    struct kvd_service *service = *out;
+
+    if (!service)
+        return;
+    assert(!service->in_flight);
+    if (service->sequences.slots)
+        kvd_sequences_close(&service->sequences);
+    if (service->leases.slots)
+        kvd_leases_close(&service->leases);
+    kvd_spaces_free(&service->spaces);
+    kvd_blocks_free(&service->blocks);
+    if (service->pool)
+        kvd_pool_close(&service->pool);
+    free(service->metric_names);
+    free(service->works);
+    free(service);
+    *out = NULL;
+}
+
+void kvd_service_tick(struct kvd_service *service)
+{
+    uint64_t now = kvd_service_now(service);
+
+    kvd_leases_expire(&service->leases, now);
+    for (struct kvd_work *work = service->waiting, *next; work; work = next) {
+        next = work->waiting_next;
+        if (work->request.deadline_ns && work->request.deadline_ns <= now) {
+            work->late = true;
+            kvd_work_ready(work);
+        }
+    }
+    kvd_service_pump(service);
+}
+
+void kvd_service_conn_gone(struct kvd_service *service, uint64_t conn_id)
+{
+    kvd_leases_conn_gone(&service->leases, conn_id);
+    kvd_sequences_conn_gone(&service->sequences, conn_id);
+    for (struct kvd_work *work = service->waiting, *next; work; work = next) {
+        next = work->waiting_next;
+        if (work->request.conn_id == conn_id)
+            kvd_work_ready(work);
+    }
+    kvd_service_pump(service);
+}
+
+void kvd_service_on_room(struct kvd_service *service, void (*room)(void *context), void *context)
+{
+    service->room = room;
+    service->room_context = context;
+}
+
+void kvd_service_drain(struct kvd_service *service)
+{
+    service->draining = true;
+}
+
+bool kvd_service_draining(const struct kvd_service *service)
+{
+    return service->draining;
+}
+
+uint32_t kvd_service_in_flight(const struct kvd_service *service)
+{
+    return service->in_flight;
+}

@@ -1,0 +1,219 @@
+/* STATS and LIST: figures of the daemon and of the spaces. A client of the daemon's own user sees
+ * everything; anyone else only what belongs to its tenant. */
+#include "server/rpc/work.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "server/store/pool.h"
+
+struct sums {
+    uint64_t spaces, tile_blocks, exact_blocks, bytes, logical, tile_logical, tile_bytes;
+    uint64_t sequences, hits, misses, stored, existed;
+};
+
+static void add_space(struct sums *sums, const struct kvd_space *space)
+{
+    sums->spaces++;
+    sums->tile_blocks += space->tile_blocks;
+    sums->exact_blocks += space->exact_blocks;
+    sums->tile_bytes += space->tile_blocks * space->tile_bytes;
+    sums->bytes +=
+        space->tile_blocks * space->tile_bytes + space->exact_blocks * space->exact_bytes;
+    /* An EXACT block is the 16-bit size of a block. */
+    sums->tile_logical += space->tile_blocks * space->exact_bytes;
+    sums->logical += (space->tile_blocks + space->exact_blocks) * space->exact_bytes;
+    sums->sequences += space->sequences;
+    sums->hits += space->hits;
+    sums->misses += space->misses;
+    sums->stored += space->stored;
+    sums->existed += space->existed;
+}
+
+struct list {
+    struct kvd_service *service;
+    struct kvw_metric *out;
+    size_t room, count;
+};
+
+static void add(struct list *list, const char *name, double value)
+{
+    if (list->count < list->room)
+        list->out[list->count++] = (struct kvw_metric){name, value};
+}
+
+static void add_tenant(struct list *list, const struct sums *sums)
+{
+    add(list, "kvarn_spaces", (double)sums->spaces);
+    add(list, "kvarn_blocks{kind=\"tile\"}", (double)sums->tile_blocks);
+    add(list, "kvarn_blocks{kind=\"exact\"}", (double)sums->exact_blocks);
+    add(list, "kvarn_block_bytes", (double)sums->bytes);
+    add(list, "kvarn_logical_bytes", (double)sums->logical);
+    add(list, "kvarn_compression_ratio",
+        sums->bytes ? (double)sums->logical / (double)sums->bytes : 0);
+    add(list, "kvarn_tile_compression_ratio",
+        sums->tile_bytes ? (double)sums->tile_logical / (double)sums->tile_bytes : 0);
+    add(list, "kvarn_sequences", (double)sums->sequences);
+    add(list, "kvarn_block_hits_total", (double)sums->hits);
+    add(list, "kvarn_block_misses_total", (double)sums->misses);
+    add(list, "kvarn_blocks_stored_total", (double)sums->stored);
+    add(list, "kvarn_blocks_existed_total", (double)sums->existed);
+}
+
+static void add_daemon(struct list *list)
+{
+    const struct kvd_service *service = list->service;
+
+    add(list, "kvarn_pool_capacity_bytes", (double)kvd_pool_capacity_bytes(service->pool));
+    add(list, "kvarn_pool_used_bytes", (double)kvd_pool_used_bytes(service->pool));
+    add(list, "kvarn_pool_reserved_bytes", (double)kvd_pool_reserved_bytes(service->pool));
+    add(list, "kvarn_staging_capacity_bytes", (double)kvd_staging_capacity_bytes(service->device));
+    add(list, "kvarn_staging_largest_free_bytes", (double)kvd_staging_free_bytes(service->device));
+    add(list, "kvarn_evictable_blocks", (double)service->evict.listed);
+    add(list, "kvarn_evictions_total", (double)service->blocks.evictions);
+    add(list, "kvarn_blocks_dropped_total", (double)service->blocks_dropped);
+    add(list, "kvarn_integrity_failures_total", (double)service->integrity_failures);
+    add(list, "kvarn_digest_differences_total", (double)service->digest_differences);
+    add(list, "kvarn_leases", (double)service->leases.count);
+    add(list, "kvarn_leased_blocks", (double)service->leases.blocks_held);
+    add(list, "kvarn_leases_expired_total", (double)service->leases.expired_total);
+    add(list, "kvarn_requests_in_flight", (double)service->in_flight);
+    add(list, "kvarn_requests_in_flight_peak", (double)service->in_flight_peak);
+    add(list, "kvarn_requests_parked", (double)service->parked);
+    add(list, "kvarn_jobs_total", (double)service->jobs_submitted);
+    add(list, "kvarn_device_seconds_total", (double)service->device_ns * 1e-9);
+    add(list, "kvarn_device_ready", kvd_device_ready(service->device));
+    add(list, "kvarn_worker_restarts_total", (double)kvd_device_restarts(service->device));
+    add(list, "kvarn_draining", service->draining);
+}
+
+/* Only pairs that happened, so that the list stays short. */
+static void add_requests(struct list *list)
+{
+    struct kvd_service *service = list->service;
+    size_t used = 0;
+
+    for (uint32_t op = 0; op < KVD_OPS; op++) {
+        for (uint32_t status = 0; status < KVD_STATUSES; status++) {
+            const char *name = kvw_op_name((uint8_t)op);
+            char *text = service->metric_names[used];
+
+            if (!service->requests[op][status] || used == KVW_METRICS_MAX - 1)
+                continue;
+            snprintf(text, sizeof service->metric_names[0],
+                     "kvarn_requests_total{op=\"%s\",status=\"%s\"}", name ? name : "unknown",
+                     kvarn_status_name((kvarn_status)status));
+            add(list, text, (double)service->requests[op][status]);
+            used++;
+        }
+    }
+}
+
+static size_t collect(struct kvd_service *service, uint32_t tenant, bool all,
+                      struct kvw_metric *out, size_t room)
+{
+    struct list list = {service, out, room, 0};
+    struct sums sums = {0};
+
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
+        const struct kvd_space *space = &service->spaces.slots[i];
+
+        if (space->used && (all || space->tenant == tenant))
+            add_space(&sums, space);
+    }
+    add_tenant(&list, &sums);
+    if (all) {
+        add_daemon(&list);
+        add_requests(&list);
+    }
+    return list.count;
+}
+
+size_t kvd_service_metrics(struct kvd_service *service, struct kvw_metric *out, size_t room)
+{
+    return collect(service, 0, true, out, room);
+}
+
+static kvarn_status stats_begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    const char *why = "";
+    kvarn_status status = kvw_stats_decode(&work->args.stats, metadata,
+                                           work->request.header.metadata_bytes, &work->arena, &why);
+
+    return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
+}
+
+static void stats_run(struct kvd_work *work)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    struct kvw_stats_reply reply = {
+        .metrics = kvd_work_memory(work, KVW_METRICS_MAX, sizeof *reply.metrics)};
+    size_t bytes;
+
+    if (!reply.metrics) {
+        kvd_work_refuse(work, KVARN_RETRY, "no memory now");
+        return;
+    }
+    reply.result = kvd_work_result(work);
+    reply.count = collect(service, work->request.tenant, work->request.same_uid, reply.metrics,
+                          KVW_METRICS_MAX);
+    /* The rarest figures stand last: they go when the reply has no room for all. */
+    while (!(bytes = kvw_stats_reply_encode(work->meta, sizeof work->meta, &reply)) && reply.count)
+        reply.count--;
+    if (work->args.stats.reset_peaks && work->request.same_uid)
+        service->in_flight_peak = service->in_flight;
+    kvd_work_send(work, bytes);
+}
+
+const struct kvd_operation kvd_operation_stats = {stats_begin, stats_run, true};
+
+static kvarn_status list_begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    (void)work;
+    (void)metadata; /* List has no fields; unknown ones are ignored */
+    return KVARN_OK;
+}
+
+static struct kvw_space_info describe(const struct kvd_space *space)
+{
+    struct kvw_space_info info = {.space = space->handle,
+                                  .model = space->model,
+                                  .preset = space->preset->name,
+                                  .layers = space->layers,
+                                  .kv_heads = space->heads,
+                                  .head_dim = space->shape.dim,
+                                  .dtype = space->shape.dtype,
+                                  .tile_blocks = space->tile_blocks,
+                                  .exact_blocks = space->exact_blocks,
+                                  .bytes = space->tile_blocks * space->tile_bytes +
+                                           space->exact_blocks * space->exact_bytes,
+                                  .sequences = space->sequences};
+
+    memcpy(info.fingerprint, space->fingerprint, sizeof info.fingerprint);
+    return info;
+}
+
+static void list_run(struct kvd_work *work)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    struct kvw_list_reply reply = {.spaces =
+                                       kvd_work_memory(work, KVW_SPACES_MAX, sizeof *reply.spaces)};
+    size_t bytes;
+
+    if (!reply.spaces) {
+        kvd_work_refuse(work, KVARN_RETRY, "no memory now");
+        return;
+    }
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
+        const struct kvd_space *space = &service->spaces.slots[i];
+
+        if (space->used && (work->request.same_uid || space->tenant == work->request.tenant))
+            reply.spaces[reply.count++] = describe(space);
+    }
+    reply.result = kvd_work_result(work);
+    while (!(bytes = kvw_list_reply_encode(work->meta, sizeof work->meta, &reply)) && reply.count)
+        reply.count--;
+    kvd_work_send(work, bytes);
+}
+
+const struct kvd_operation kvd_operation_list = {list_begin, list_run, true};
