@@ -33,7 +33,8 @@ static void rotate(double *x, uint32_t dim)
 static double code_at(const uint8_t *codes, uint32_t bits, size_t index)
 {
     size_t per_byte = 8 / bits;
-    return (codes[index / per_byte] >> (index % per_byte * bits)) & ((1u << bits) - 1);
+    unsigned byte = codes[index / per_byte];
+    return byte >> index % per_byte * bits & ((1u << bits) - 1);
 }
 
 static double half_at(const uint8_t *at, size_t index, uint8_t dtype)
