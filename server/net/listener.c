@@ -207,6 +207,19 @@ static kvarn_status open_tcp(struct kvd_listener *listener, const char *text, ch
     return KVARN_OK;
 }
 
+kvarn_status kvd_listener_check(const char *address, char why[KVD_LISTENER_WHY_MAX])
+{
+    struct sockaddr_storage at;
+    socklen_t bytes;
+
+    if (strncmp(address, "unix:", 5) == 0)
+        return kvd_unix_path_check(address + 5, why, KVD_LISTENER_WHY_MAX);
+    if (strncmp(address, "tcp:", 4) == 0)
+        return parse_tcp(address + 4, &at, &bytes, why);
+    snprintf(why, KVD_LISTENER_WHY_MAX, "%s is neither unix:/PATH nor tcp:HOST:PORT", address);
+    return KVARN_INVALID_SHAPE;
+}
+
 kvarn_status kvd_listener_open(struct kvd_listener **listener, const char *address,
                                const struct kvd_listener_options *options,
                                char why[KVD_LISTENER_WHY_MAX])
@@ -228,8 +241,7 @@ kvarn_status kvd_listener_open(struct kvd_listener **listener, const char *addre
     } else if (strncmp(address, "tcp:", 4) == 0) {
         status = open_tcp(made, address + 4, why);
     } else {
-        snprintf(why, KVD_LISTENER_WHY_MAX, "%s is neither unix:/PATH nor tcp:HOST:PORT", address);
-        status = KVARN_INVALID_SHAPE;
+        status = kvd_listener_check(address, why);
     }
     if (status == KVARN_OK && listen(made->fd, BACKLOG) != 0)
         status = fail(why, "listen at", made->address);

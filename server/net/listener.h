@@ -32,6 +32,8 @@ enum { KVD_LISTENER_WHY_MAX = 320 };
 kvarn_status kvd_listener_open(struct kvd_listener **listener, const char *address,
                                const struct kvd_listener_options *options,
                                char why[KVD_LISTENER_WHY_MAX]);
+/* Whether the address is one that may be served; opens nothing. */
+kvarn_status kvd_listener_check(const char *address, char why[KVD_LISTENER_WHY_MAX]);
 /* Stops listening and removes what it made; accepted connections go on. Sets *listener to NULL. */
 void kvd_listener_close(struct kvd_listener **listener);
 

@@ -120,23 +120,33 @@ static kvarn_status clear_place(const struct kvd_unix_path *it, char *why, size_
     return KVARN_OK;
 }
 
+kvarn_status kvd_unix_path_check(const char *path, char *why, size_t why_room)
+{
+    size_t most = sizeof(((struct kvd_unix_path *)NULL)->path) - 1;
+
+    if (path[0] != '/') {
+        snprintf(why, why_room,
+                 "unix:%s is refused: the path is absolute, as unix:/run/kvarnd/kvarnd.sock; a "
+                 "name without a file could be reached from other containers",
+                 path);
+        return KVARN_INVALID_SHAPE;
+    }
+    if (strlen(path) > most) {
+        snprintf(why, why_room, "the path has %zu bytes, a Unix socket takes at most %zu",
+                 strlen(path), most);
+        return KVARN_INVALID_SHAPE;
+    }
+    return KVARN_OK;
+}
+
 kvarn_status kvd_unix_path_claim(struct kvd_unix_path *it, const char *path, uid_t own_uid,
                                  char *why, size_t why_room)
 {
-    kvarn_status status;
+    kvarn_status status = kvd_unix_path_check(path, why, why_room);
 
     it->lock_fd = -1;
-    if (path[0] != '/') {
-        snprintf(why, why_room,
-                 "the path of a Unix socket is absolute: unix:/run/kvarnd/kvarnd.sock"
-                 " (names without a file are not supported)");
-        return KVARN_INVALID_SHAPE;
-    }
-    if (strlen(path) >= sizeof it->path) {
-        snprintf(why, why_room, "the path has %zu bytes, a Unix socket takes at most %zu",
-                 strlen(path), sizeof it->path - 1);
-        return KVARN_INVALID_SHAPE;
-    }
+    if (status != KVARN_OK)
+        return status;
     strcpy(it->path, path);
     snprintf(it->lock_path, sizeof it->lock_path, "%s.lock", path);
     status = check_directory(path, own_uid, why, why_room);

@@ -16,6 +16,8 @@ struct kvd_unix_path {
     int lock_fd; /* -1 = not locked */
 };
 
+/* Whether the path can be that of a socket at all. */
+kvarn_status kvd_unix_path_check(const char *path, char *why, size_t why_room);
 /* Checks and, where needed, makes the directory (0700); takes the lock; removes the socket of a
  * dead daemon. After OK a socket may be bound at `path`. why: a sentence for people. */
 kvarn_status kvd_unix_path_claim(struct kvd_unix_path *it, const char *path, uid_t own_uid,

@@ -1,0 +1,76 @@
+/* What the operator said: flags over environment over file over defaults.
+ *
+ * One table of keys serves all four: `--pool X`, KVARND_POOL, `pool: X` in YAML. Every value knows
+ * where it came from. A value that is not understood is an error, never a guess. */
+#ifndef KVD_CONFIG_H
+#define KVD_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <kvarn/status.h>
+
+#include "server/core/limits.h"
+
+enum kvd_key {
+    KVD_KEY_LISTEN,
+    KVD_KEY_POOL,
+    KVD_KEY_STAGING,
+    KVD_KEY_THREADS,
+    KVD_KEY_CPU,
+    KVD_KEY_WORKER,
+    KVD_KEY_SOCKET_MODE,
+    KVD_KEY_DRAIN_GRACE,
+    KVD_KEY_LOG_LEVEL,
+    KVD_KEY_QUIET,
+    KVD_KEY_COUNT
+};
+
+enum { KVD_CONFIG_TEXT_MAX = 256, KVD_CONFIG_WHY_MAX = 640 };
+
+struct kvd_config {
+    char listen[KVD_LISTENERS_MAX][KVD_CONFIG_TEXT_MAX];
+    uint32_t listen_count;
+    uint64_t pool_bytes, staging_bytes;
+    uint32_t threads;
+    char cpu[16]; /* "" = the best there is */
+    char worker[KVD_CONFIG_TEXT_MAX];
+    mode_t socket_mode;
+    uint32_t drain_grace_ms;
+    char log_level[8];
+    bool quiet;
+
+    /* flags only */
+    int socket_fd; /* -1 = listen */
+    bool check, print;
+
+    char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX]; /* as given, of the last one */
+    char from[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX]; /* "default", "flag --pool", "file.yaml:3:7" */
+    int rank[KVD_KEY_COUNT];                       /* config.c's: which kind of source */
+};
+
+/* Everything, in order of precedence. --help and --version print and exit 0; an unknown flag exits
+ * 2. INVALID_SHAPE with a sentence in `why` that begins with the place of the mistake. */
+kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
+                             char why[KVD_CONFIG_WHY_MAX]);
+
+/* YAML that --config takes back, each value with its source. */
+void kvd_config_print(const struct kvd_config *config, FILE *out);
+
+/* ---- between config.c and config_file.c */
+
+/* Values of a higher rank replace; within one rank `listen` collects, others may come once. place
+ * says where it stands: "flag --pool", "kvarnd.yaml:3:7". */
+enum kvd_rank { KVD_RANK_NONE, KVD_RANK_DEFAULT, KVD_RANK_FILE, KVD_RANK_ENV, KVD_RANK_FLAG };
+kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
+                            enum kvd_rank rank, const char *place, char why[KVD_CONFIG_WHY_MAX]);
+/* KVD_KEY_COUNT when there is no such key. */
+enum kvd_key kvd_config_key(const char *name);
+/* All values of a YAML file. */
+kvarn_status kvd_config_read(struct kvd_config *config, const char *path,
+                             char why[KVD_CONFIG_WHY_MAX]);
+
+#endif

@@ -1,0 +1,380 @@
+/* kvarnd, the front process: opens everything in order, runs the loop, takes it down in reverse.
+ *
+ * SIGTERM and SIGINT drain: no new connection, new work is answered DRAINING, what is in flight
+ * finishes within the grace time; a second signal ends at once. Exit codes: 0 fine, 1 failed, 2
+ * usage or configuration. */
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/core/config.h"
+#include "server/core/log.h"
+#include "server/core/loop.h"
+#include "server/core/metrics.h"
+#include "server/core/size.h"
+#include "server/device/device.h"
+#include "server/net/conn.h"
+#include "server/net/listener.h"
+#include "server/rpc/service.h"
+#include "server/store/tenant.h"
+
+enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, DESCRIPTORS_KEPT = 64 };
+
+struct front {
+    struct kvd_config config;
+    struct uv_loop_s *loop;
+    struct kvd_metrics *metrics;
+    struct kvd_tenants *tenants;
+    struct kvd_device *device;
+    struct kvd_service *service;
+    struct kvd_conns *conns;
+    struct kvd_listener *listeners[KVD_LISTENERS_MAX];
+    struct kvd_watch *signals;
+    struct kvd_timer *tick, *grace;
+    struct kvd_deferred *look; /* after a connection or request ended: are we through? */
+    bool draining;
+};
+
+static int signal_fd = -1; /* what the handler may touch */
+
+/* ---- drain */
+
+static void close_listeners(struct front *front)
+{
+    for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
+        kvd_listener_close(&front->listeners[i]);
+}
+
+/* Without waiting and without order: the kernel takes back memory and sockets, the worker ends when
+ * it sees that its ring's other end is gone. */
+static _Noreturn void end_at_once(struct front *front, const char *why, int code)
+{
+    kvd_log(KVD_LOG_WARN, "ended_at_once", kvd_text("reason", why),
+            kvd_number("requests", kvd_conns_open_requests(front->conns)));
+    close_listeners(front);
+    _exit(code);
+}
+
+static void drain(void *context, uint32_t grace_ms)
+{
+    struct front *front = context;
+
+    if (front->draining)
+        return;
+    front->draining = true;
+    kvd_log(KVD_LOG_INFO, "draining", kvd_number("grace_ms", grace_ms),
+            kvd_number("requests", kvd_conns_open_requests(front->conns)));
+    close_listeners(front);
+    kvd_service_drain(front->service);
+    kvd_timer_start(front->grace, grace_ms, 0);
+    kvd_deferred_arm(front->look);
+}
+
+static void on_grace(void *context)
+{
+    struct front *front = context;
+
+    kvd_conns_end(front->conns);
+    if (kvd_conns_open_requests(front->conns) > 0)
+        end_at_once(front, "the grace time is over", EXIT_SUCCESS);
+    kvd_loop_stop(front->loop);
+}
+
+static void on_look(void *context)
+{
+    struct front *front = context;
+
+    if (front->config.socket_fd >= 0 && kvd_conns_count(front->conns) == 0)
+        drain(front, front->config.drain_grace_ms);
+    if (!front->draining || kvd_conns_open_requests(front->conns) > 0)
+        return;
+    kvd_conns_end(front->conns);
+    kvd_loop_stop(front->loop);
+}
+
+static void on_gone(void *context)
+{
+    struct front *front = context;
+
+    if (front->draining || front->config.socket_fd >= 0)
+        kvd_deferred_arm(front->look);
+}
+
+static void handle_signal(int number)
+{
+    uint64_t one = 1;
+    int kept = errno;
+
+    (void)number;
+    (void)!write(signal_fd, &one, sizeof one);
+    errno = kept;
+}
+
+static void on_signal(void *context, unsigned events)
+{
+    struct front *front = context;
+    uint64_t count;
+
+    (void)events;
+    if (read(signal_fd, &count, sizeof count) != sizeof count)
+        return;
+    if (front->draining || count > 1)
+        end_at_once(front, "second signal", EXIT_FAILED);
+    drain(front, front->config.drain_grace_ms);
+}
+
+static void on_tick(void *context)
+{
+    struct front *front = context;
+
+    kvd_service_tick(front->service);
+}
+
+static const char *tenant_name(void *context, uint32_t tenant)
+{
+    const char *name = kvd_tenants_name(((struct front *)context)->tenants, tenant);
+
+    return name != NULL ? name : "";
+}
+
+/* ---- opening */
+
+static bool failed(const char *what, const char *why)
+{
+    fprintf(stderr, "kvarnd: %s: %s\n", what, why);
+    return false;
+}
+
+static bool open_signals(struct front *front)
+{
+    struct sigaction action = {.sa_handler = handle_signal, .sa_flags = SA_RESTART};
+
+    signal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (signal_fd < 0 ||
+        kvd_watch_open(&front->signals, front->loop, signal_fd, on_signal, front) != KVARN_OK)
+        return failed("signals", strerror(errno));
+    kvd_watch_set(front->signals, KVD_READABLE);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return true;
+}
+
+/* Connections this process has descriptors for. */
+static uint32_t connections_max(void)
+{
+    struct rlimit files;
+    rlim_t room;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return 1;
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur <= DESCRIPTORS_KEPT)
+        return 1;
+    room = files.rlim_cur - DESCRIPTORS_KEPT;
+    return room < KVD_CONNECTIONS_MAX ? (uint32_t)room : KVD_CONNECTIONS_MAX;
+}
+
+static uint64_t payload_max(const struct kvd_config *config)
+{
+    uint64_t half = config->staging_bytes / 2;
+
+    return half < KVD_PAYLOAD_MAX_BYTES ? half : KVD_PAYLOAD_MAX_BYTES;
+}
+
+static bool open_service(struct front *front)
+{
+    const struct kvd_config *config = &front->config;
+    const char *why = "";
+    kvarn_status status;
+
+    status = kvd_device_open(&front->device, front->loop,
+                             &(struct kvd_device_options){
+                                 .worker_path = config->worker,
+                                 .pool_bytes = config->pool_bytes,
+                                 .staging_bytes = config->staging_bytes,
+                                 .threads = config->threads,
+                                 .cpu_mask = config->cpu[0] == '\0' ? NULL : config->cpu,
+                             },
+                             &why);
+    if (status != KVARN_OK)
+        return failed("device", why);
+    status = kvd_service_open(&front->service,
+                              &(struct kvd_service_options){
+                                  .device = front->device,
+                                  .pool_bytes = config->pool_bytes,
+                                  .drain = drain,
+                                  .tenant_name = tenant_name,
+                                  .context = front,
+                                  .server = "kvarnd " KVARN_VERSION,
+                                  .payload_max_bytes = payload_max(config),
+                              },
+                              &why);
+    return status == KVARN_OK ? true : failed("service", why);
+}
+
+static bool open_front(struct front *front)
+{
+    struct kvd_conns_options options = {
+        .connections_max = connections_max(),
+        .payload_max_bytes = payload_max(&front->config),
+        .gone = on_gone,
+        .context = front,
+    };
+
+    front->loop = kvd_loop_new();
+    if (front->loop == NULL || kvd_metrics_open(&front->metrics) != KVARN_OK ||
+        kvd_tenants_open(&front->tenants, geteuid()) != KVARN_OK ||
+        kvd_timer_open(&front->tick, front->loop, on_tick, front) != KVARN_OK ||
+        kvd_timer_open(&front->grace, front->loop, on_grace, front) != KVARN_OK ||
+        kvd_deferred_open(&front->look, front->loop, on_look, front) != KVARN_OK)
+        return failed("start", "out of memory or descriptors");
+    if (!open_service(front))
+        return false;
+    options.loop = front->loop;
+    options.service = front->service;
+    options.metrics = front->metrics;
+    if (kvd_conns_open(&front->conns, &options) != KVARN_OK)
+        return failed("start", "out of memory");
+    kvd_timer_start(front->tick, TICK_MS, TICK_MS);
+    return open_signals(front);
+}
+
+static bool open_listeners(struct front *front, int *code)
+{
+    char why[KVD_LISTENER_WHY_MAX] = "";
+    struct kvd_listener_options options = {
+        .loop = front->loop,
+        .conns = front->conns,
+        .tenants = front->tenants,
+        .socket_mode = front->config.socket_mode,
+        .own_uid = geteuid(),
+    };
+
+    if (front->config.socket_fd >= 0) {
+        kvarn_status status = kvd_listener_inherit(front->config.socket_fd, &options, why);
+
+        return status == KVARN_OK ? true : failed("--socket-fd", why);
+    }
+    for (uint32_t i = 0; i < front->config.listen_count; i++) {
+        const char *address = front->config.listen[i];
+        kvarn_status status = kvd_listener_open(&front->listeners[i], address, &options, why);
+
+        if (status == KVARN_OK)
+            continue;
+        if (status == KVARN_DENIED || status == KVARN_INVALID_SHAPE)
+            *code = EXIT_CONFIG;
+        return failed("listen", why);
+    }
+    return true;
+}
+
+static void say_hello(const struct front *front)
+{
+    char pool[KVD_SIZE_TEXT_MAX], staging[KVD_SIZE_TEXT_MAX], backend[96];
+
+    kvd_size_format(front->config.pool_bytes, pool);
+    kvd_size_format(front->config.staging_bytes, staging);
+    kvd_log(KVD_LOG_INFO, "started", kvd_text("version", KVARN_VERSION),
+            kvd_text("backend", kvd_device_backend(front->device)), kvd_text("pool", pool),
+            kvd_text("staging", staging), kvd_number("threads", front->config.threads),
+            kvd_number("pid", getpid()));
+    snprintf(backend, sizeof backend, "no GPU backend in this build, using %s",
+             kvd_device_backend(front->device));
+    kvd_log(KVD_LOG_INFO, "backend", kvd_text("note", backend));
+    for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
+        if (front->listeners[i] != NULL)
+            kvd_log(KVD_LOG_INFO, "listening",
+                    kvd_text("address", kvd_listener_address(front->listeners[i])));
+}
+
+/* ---- the whole */
+
+static void close_front(struct front *front)
+{
+    close_listeners(front);
+    if (front->conns != NULL)
+        kvd_conns_end(front->conns);
+    kvd_conns_close(&front->conns);
+    if (front->service != NULL)
+        kvd_service_close(&front->service);
+    if (front->device != NULL)
+        kvd_device_close(&front->device);
+    kvd_watch_close(&front->signals);
+    kvd_deferred_close(&front->look);
+    kvd_timer_close(&front->grace);
+    kvd_timer_close(&front->tick);
+    kvd_tenants_close(&front->tenants);
+    kvd_metrics_close(&front->metrics);
+    kvd_loop_free(&front->loop);
+    if (signal_fd >= 0)
+        close(signal_fd);
+}
+
+static bool check_addresses(const struct kvd_config *config)
+{
+    char why[KVD_LISTENER_WHY_MAX];
+
+    for (uint32_t i = 0; i < config->listen_count; i++) {
+        if (kvd_listener_check(config->listen[i], why) == KVARN_OK)
+            continue;
+        fprintf(stderr, "kvarnd: %s: %s\n", config->from[KVD_KEY_LISTEN], why);
+        return false;
+    }
+    return true;
+}
+
+/* Prompts must not end up in core files. A sanitizer's leak check has to look at its own process.
+ */
+static void keep_out_of_core_files(void)
+{
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define CHECKED_BUILD 1
+#endif
+#endif
+#if !defined(__SANITIZE_ADDRESS__) && !defined(CHECKED_BUILD)
+    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    static struct front front;
+    char why[KVD_CONFIG_WHY_MAX];
+    int code = EXIT_FAILED;
+
+    if (kvd_config_load(&front.config, argc, argv, why) != KVARN_OK) {
+        fprintf(stderr, "kvarnd: %s\n", why);
+        return EXIT_CONFIG;
+    }
+    if (!check_addresses(&front.config))
+        return EXIT_CONFIG;
+    if (front.config.print)
+        kvd_config_print(&front.config, stdout);
+    if (front.config.check && !front.config.print)
+        printf("the configuration is right\n");
+    if (front.config.check || front.config.print)
+        return EXIT_SUCCESS;
+
+    keep_out_of_core_files();
+    kvd_log_set_level(front.config.quiet
+                          ? KVD_LOG_WARN
+                          : (enum kvd_log_level)kvd_log_level_find(front.config.log_level));
+    if (open_front(&front) && open_listeners(&front, &code)) {
+        code = EXIT_SUCCESS;
+        say_hello(&front);
+        kvd_loop_run(front.loop);
+        kvd_log(KVD_LOG_INFO, "stopped", kvd_number("pid", getpid()));
+    }
+    close_front(&front);
+    return code;
+}
