@@ -30,7 +30,12 @@ enum {
     KVD_TENANTS_MAX = 256,
     KVD_DEADLINE_DEFAULT_MS = 30000,
     KVD_WORKER_THREADS_MAX = 64,
-    KVD_RING_ENTRIES = 1024, /* jobs in the worker's ring; >= KVD_REQUESTS_MAX */
+    KVD_RING_ENTRIES = 1024,                /* jobs in the worker's ring; >= KVD_REQUESTS_MAX */
+    KVD_EXTENTS_MAX = 8 * KVD_REQUESTS_MAX, /* of staging: payload, job, reply and room to spare */
+    KVD_WORKER_HELLO_MS = 30000,            /* a worker's self-test takes no longer */
+    KVD_WORKER_STOP_MS = 2000,              /* from asking a worker to end to SIGKILL */
+    KVD_WORKER_STEADY_MS = 60000,   /* a worker that lived so long is started again at once */
+    KVD_WORKER_DELAY_MAX_MS = 5000, /* between a worker's end and the next one's start */
 };
 
 #define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */

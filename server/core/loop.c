@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <uv.h>
@@ -85,14 +84,6 @@ void kvd_loop_turn(struct uv_loop_s *loop)
 void kvd_loop_stop(struct uv_loop_s *loop)
 {
     uv_stop(loop);
-}
-
-uint64_t kvd_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* ---- descriptors ---- */

@@ -12,6 +12,8 @@
 
 #include <kvarn/status.h>
 
+#include "server/core/clock.h"
+
 struct uv_loop_s;
 struct kvd_watch;
 struct kvd_child;
@@ -27,7 +29,6 @@ void kvd_loop_run(struct uv_loop_s *loop);
 /* One turn: waits for the next event and handles what there is. */
 void kvd_loop_turn(struct uv_loop_s *loop);
 void kvd_loop_stop(struct uv_loop_s *loop);
-uint64_t kvd_now_ns(void); /* CLOCK_MONOTONIC, read now */
 
 /* A descriptor, level-triggered. The caller keeps the descriptor and may close it as soon as
  * kvd_watch_close returns. An error of the poll itself comes as READABLE | WRITABLE: the caller's

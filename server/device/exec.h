@@ -1,0 +1,118 @@
+/* Inside the executor: what an operation (exec_*.c) tells it, and what it gives an operation.
+ *
+ * An entry of a job is one item, or several for ATTEND; an item is cut into units. `plan` checks an
+ * entry and fills its items on the calling thread; `run` does a unit on any thread; `finish` writes
+ * the entry's results when all units of the wave are done. */
+#ifndef KVD_EXEC_H
+#define KVD_EXEC_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+
+#include "kernels/kernels.h"
+#include "kernels/tile.h"
+#include "server/core/limits.h"
+#include "server/device/executor.h"
+#include "server/device/job.h"
+
+enum {
+    KVD_EXEC_ROWS = KVARN_MAX_GQA, /* query rows of one attend call of the kernel */
+    KVD_EXEC_SPANS_MAX = 1 << 17   /* of one sequence: KVD_SEQUENCE_TOKENS_MAX / 64 and a tail */
+};
+
+/* What one thread works with; nothing of it is shared. */
+struct kvd_exec_thread {
+    void *scratch;          /* of the kernels, for every shape */
+    float *out, *lse;       /* [KVD_EXEC_ROWS][KVARN_MAX_HEAD_DIM], [KVD_EXEC_ROWS] */
+    struct kvk_span *spans; /* [KVD_EXEC_SPANS_MAX] */
+};
+
+/* One ATTEND item: query tokens [token, token + tokens) of one kv head, over `units` splits. */
+struct kvd_exec_query {
+    const struct kvd_job_span *spans;
+    uint8_t *q, *out, *lse;  /* of the entry */
+    float *parts, *part_lse; /* [units][rows][dim], [units][rows]; NULL when units = 1 */
+    uint32_t token, tokens, kv_head, group_heads;
+    uint32_t first, end; /* positions of the context that any query token sees */
+    uint64_t visible, per_split;
+    uint32_t splits;
+};
+
+struct kvd_exec_item {
+    struct kvd_job *job;
+    void *entry;
+    uint64_t first_unit; /* in the wave */
+    uint32_t units;
+    uint32_t lead;  /* the item that keeps the entry's outcome */
+    uint64_t ns;    /* guess: of one unit */
+    uint64_t order; /* of unit 0 within the entry: the first fault by this order is the one told */
+    /* the entry's memory, checked */
+    uint8_t *slot, *k, *v;
+    struct kvd_exec_query query;
+    /* written while units run */
+    _Atomic uint32_t left;   /* ATTEND: units not done */
+    _Atomic uint32_t digest; /* of the units done, joined */
+    /* under the executor's lock */
+    uint64_t fault_order; /* UINT64_MAX: none */
+    kvarn_status status;
+    struct kvd_fault fault;
+};
+
+struct kvd_exec_op {
+    size_t entry_bytes;
+    bool has_shape; /* the job's shape, layers and heads mean something */
+    /* Sets the entry's status and clears its other results. */
+    void (*begin)(void *entry, kvarn_status status);
+    /* Items that the entry needs; 0 = refused. */
+    uint32_t (*items)(const struct kvd_job *job, const void *entry);
+    /* Fills item number `index` of the entry: units, ns, order and the memory. INTERNAL when a byte
+     * of the entry lies outside of its region; NO_SPACE when the wave has no memory for its parts,
+     * which never happens to the first item of a wave. */
+    kvarn_status (*plan)(struct kvd_executor *executor, struct kvd_exec_item *item, uint32_t index);
+    kvarn_status (*run)(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
+                        struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault);
+    /* status, fault and digest are those of all units of the entry in this wave. */
+    void (*finish)(const struct kvd_exec_item *lead);
+};
+
+extern const struct kvd_exec_op kvd_exec_compress, kvd_exec_decompress, kvd_exec_write,
+    kvd_exec_attend, kvd_exec_copy, kvd_exec_digest;
+
+const struct kvk_table *kvd_exec_table(const struct kvd_executor *executor);
+
+/* Addresses, or NULL when a byte of the range lies outside of its region. */
+uint8_t *kvd_exec_at(const struct kvd_executor *executor, struct kvd_place place, uint64_t bytes);
+/* Rows [layers][tokens][heads] of row_bytes each, at strides. */
+uint8_t *kvd_exec_rows(const struct kvd_executor *executor, struct kvd_place place,
+                       const struct kvd_strides *strides, const uint32_t counts[3],
+                       uint64_t row_bytes);
+uint8_t *kvd_exec_slot(const struct kvd_executor *executor, const struct kvd_job *job,
+                       struct kvd_place place, uint32_t kind);
+
+/* Bytes of a K or V row, and of one layer and head of a slot; 0 for an unknown kind. */
+static inline size_t kvd_exec_row_bytes(const struct kvk_shape *shape)
+{
+    return (size_t)shape->dim * 2;
+}
+
+static inline size_t kvd_exec_cell_bytes(const struct kvk_shape *shape, uint32_t kind)
+{
+    if (kind == KVARN_BLOCK_TILE)
+        return kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
+    return kind == KVARN_BLOCK_EXACT ? 2 * shape->group * kvd_exec_row_bytes(shape) : 0;
+}
+
+/* Of an item in the wave. */
+uint32_t kvd_exec_item_index(const struct kvd_executor *executor, const struct kvd_exec_item *item);
+
+/* Of the memory for parts of ATTEND, for one wave; NULL when it is used up. */
+float *kvd_exec_parts(struct kvd_executor *executor, uint64_t floats);
+
+/* Joins the digest of one piece, `after` bytes before the end of the whole, into the whole's. */
+void kvd_exec_join_digest(struct kvd_exec_item *item, uint32_t digest, uint64_t after);
+
+#endif

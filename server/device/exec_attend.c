@@ -1,0 +1,266 @@
+/* ATTEND: an item is one kv head and as many query tokens as make KVD_EXEC_ROWS rows; a unit is a
+ * stretch of its context, cut at block borders. The last unit done joins the stretches in order.
+ *
+ * Where the context is cut depends on that sequence's spans, limit and window alone, never on the
+ * batch or the number of threads: a sequence gives the same bits alone and among others. */
+#include "server/device/exec.h"
+
+#include <string.h>
+
+enum {
+    SPLIT_TOKENS = 1024, /* of context per unit, until there are SPLITS_MAX of them */
+    SPLITS_MAX = 32,
+    POSITION_END = 1 << 30 /* beyond every position */
+};
+
+static uint32_t tokens_per_item(const struct kvd_job *job, const struct kvd_attend *attend)
+{
+    /* `full` with a window: the kernel moves the window with the query token, so one at a time */
+    if (attend->full && attend->window > 0)
+        return 1;
+    return KVD_EXEC_ROWS / (attend->q_heads / job->heads);
+}
+
+static uint32_t attend_items(const struct kvd_job *job, const void *entry)
+{
+    const struct kvd_attend *attend = entry;
+
+    if (attend->q_tokens == 0 || attend->q_tokens > KVD_Q_TOKENS_MAX || attend->q_heads == 0 ||
+        attend->q_heads % job->heads != 0 || attend->q_heads / job->heads > KVARN_MAX_GQA ||
+        job->layer_begin >= job->layers || attend->limit > KVD_SEQUENCE_TOKENS_MAX)
+        return 0;
+    uint32_t tokens = tokens_per_item(job, attend);
+    return (attend->q_tokens + tokens - 1) / tokens * job->heads;
+}
+
+static void attend_begin(void *entry, kvarn_status status)
+{
+    struct kvd_attend *attend = entry;
+
+    attend->status = status;
+    attend->fault = (struct kvd_fault){0};
+}
+
+static bool spans_are_sound(const struct kvd_executor *executor, const struct kvd_job *job,
+                            const struct kvd_job_span *spans, uint32_t count)
+{
+    uint64_t position = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct kvd_job_span *span = &spans[i];
+        if (span->position < position || span->tokens == 0 || span->tokens > job->shape.group ||
+            kvd_exec_slot(executor, job, span->slot, span->kind) == NULL)
+            return false;
+        position = (uint64_t)span->position + span->tokens;
+    }
+    return position < POSITION_END;
+}
+
+static const struct kvd_job_span *spans_of(const struct kvd_job *job,
+                                           const struct kvd_attend *attend)
+{
+    uint64_t bytes = attend->span_count * sizeof(struct kvd_job_span);
+
+    if (attend->span_count > KVD_EXEC_SPANS_MAX || attend->spans_offset > job->job_bytes ||
+        attend->spans_offset % _Alignof(struct kvd_job_span) != 0 ||
+        bytes > job->job_bytes - attend->spans_offset)
+        return NULL;
+    return (const struct kvd_job_span *)(const void *)((const uint8_t *)job + attend->spans_offset);
+}
+
+/* Tokens of a span inside [first, end). */
+static uint32_t seen_of(const struct kvd_job_span *span, uint32_t first, uint32_t end)
+{
+    uint32_t from = span->position > first ? span->position : first;
+    uint32_t to = span->position + span->tokens < end ? span->position + span->tokens : end;
+
+    return to > from ? to - from : 0;
+}
+
+/* What any query token sees, and into how many stretches it is cut. */
+static void cut_context(struct kvd_exec_query *query, const struct kvd_attend *attend)
+{
+    uint32_t last = attend->full ? 0 : attend->q_tokens - 1;
+
+    query->end = attend->limit + last;
+    query->first =
+        attend->window > 0 && attend->limit > attend->window ? attend->limit - attend->window : 0;
+    query->visible = 0;
+    for (uint32_t i = 0; i < attend->span_count; i++)
+        query->visible += seen_of(&query->spans[i], query->first, query->end);
+    uint64_t splits = (query->visible + SPLIT_TOKENS - 1) / SPLIT_TOKENS;
+    splits = splits < 1 ? 1 : splits > SPLITS_MAX ? SPLITS_MAX : splits;
+    query->per_split = (query->visible + splits - 1) / splits;
+    query->splits = (uint32_t)splits;
+}
+
+static kvarn_status check_memory(const struct kvd_executor *executor, struct kvd_exec_item *item)
+{
+    const struct kvd_attend *attend = item->entry;
+    struct kvd_exec_query *query = &item->query;
+    uint64_t rows = (uint64_t)attend->q_tokens * attend->q_heads, dim = item->job->shape.dim;
+    size_t q_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype);
+    size_t out_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->out_dtype);
+
+    query->spans = spans_of(item->job, attend);
+    query->q = kvd_exec_at(executor, attend->q, rows * dim * q_bytes);
+    query->out = kvd_exec_at(executor, attend->out, rows * dim * out_bytes);
+    query->lse = kvd_exec_at(executor, attend->lse, rows * sizeof(float));
+    if (q_bytes == 0 || out_bytes == 0 || query->spans == NULL || query->q == NULL ||
+        query->out == NULL || query->lse == NULL ||
+        !spans_are_sound(executor, item->job, query->spans, attend->span_count))
+        return KVARN_INTERNAL;
+    cut_context(query, attend);
+    return KVARN_OK;
+}
+
+static kvarn_status attend_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
+                                uint32_t index)
+{
+    const struct kvd_attend *attend = item->entry;
+    const struct kvd_job *job = item->job;
+    struct kvd_exec_query *query = &item->query;
+    uint32_t tokens = tokens_per_item(job, attend);
+
+    /* the other items of the entry look at the same memory and cut the same context */
+    if (item->lead == kvd_exec_item_index(executor, item)) {
+        if (check_memory(executor, item) != KVARN_OK)
+            return KVARN_INTERNAL;
+    } else {
+        *query = (item - 1)->query;
+    }
+    query->group_heads = attend->q_heads / job->heads;
+    query->kv_head = index % job->heads;
+    query->token = index / job->heads * tokens;
+    query->tokens =
+        attend->q_tokens - query->token < tokens ? attend->q_tokens - query->token : tokens;
+    item->units = query->splits;
+    item->left = query->splits;
+    item->order = (uint64_t)index * SPLITS_MAX;
+    uint64_t rows = (uint64_t)query->tokens * query->group_heads;
+    item->ns = (query->per_split + 16) * (16 + rows * 4);
+    query->parts = NULL;
+    if (item->units > 1) {
+        query->parts = kvd_exec_parts(executor, item->units * rows * (job->shape.dim + 1u));
+        if (query->parts == NULL)
+            return KVARN_NO_SPACE;
+        query->part_lse = query->parts + item->units * rows * job->shape.dim;
+    }
+    return KVARN_OK;
+}
+
+/* The spans of one stretch: those whose first visible token falls into it. */
+static size_t collect_spans(const struct kvd_executor *executor, const struct kvd_exec_item *item,
+                            uint32_t split, struct kvk_span *to)
+{
+    const struct kvd_attend *attend = item->entry;
+    const struct kvd_exec_query *query = &item->query;
+    const struct kvd_job *job = item->job;
+    size_t row = kvd_exec_row_bytes(&job->shape), count = 0;
+    uint64_t begin = split * query->per_split, end = begin + query->per_split, at = 0;
+
+    for (uint32_t i = 0; i < attend->span_count && at < end; i++) {
+        const struct kvd_job_span *span = &query->spans[i];
+        uint32_t seen = seen_of(span, query->first, query->end);
+        if (seen > 0 && at >= begin) {
+            const uint8_t *cell = kvd_exec_slot(executor, job, span->slot, span->kind) +
+                                  ((uint64_t)job->layer_begin * job->heads + query->kv_head) *
+                                      kvd_exec_cell_bytes(&job->shape, span->kind);
+            uint32_t tokens = query->end - span->position;
+            to[count++] = (struct kvk_span){.kind = span->kind,
+                                            .position = span->position,
+                                            .tokens = tokens < span->tokens ? tokens : span->tokens,
+                                            .data = cell,
+                                            .v = cell + row * job->shape.group,
+                                            .token_stride_bytes = row};
+        }
+        at += seen;
+    }
+    return count;
+}
+
+static void store(const struct kvd_exec_item *item, const float *out, const float *lse)
+{
+    const struct kvd_attend *attend = item->entry;
+    const struct kvd_exec_query *query = &item->query;
+    kvarn_dtype dtype = (kvarn_dtype)attend->out_dtype;
+    size_t row = item->job->shape.dim * kvarn_dtype_bytes(dtype), heads = query->group_heads;
+
+    for (uint32_t token = 0; token < query->tokens; token++) {
+        uint64_t at = (uint64_t)(query->token + token) * attend->q_heads + query->kv_head * heads;
+        kvk_store_rows(query->out + at * row, dtype, out + token * heads * item->job->shape.dim,
+                       heads * item->job->shape.dim);
+        memcpy(query->lse + at * sizeof(float), lse + token * heads, heads * sizeof(float));
+    }
+}
+
+static kvarn_status attend_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
+                               struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
+{
+    const struct kvd_attend *attend = item->entry;
+    const struct kvd_exec_query *query = &item->query;
+    const struct kvd_job *job = item->job;
+    size_t q_row = job->shape.dim * kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype);
+    size_t rows = (size_t)query->tokens * query->group_heads;
+    bool parted = query->parts != NULL;
+    bool all_alike = attend->full && attend->window == 0;
+    struct kvk_attend op = {
+        .shape = job->shape,
+        .q = query->q + ((uint64_t)query->token * attend->q_heads +
+                         (uint64_t)query->kv_head * query->group_heads) *
+                            q_row,
+        .q_dtype = (uint8_t)attend->q_dtype,
+        .q_tokens = query->tokens,
+        .q_heads = query->group_heads,
+        .q_token_stride_bytes = attend->q_heads * q_row,
+        .q_head_stride_bytes = q_row,
+        .scale = attend->scale,
+        .soft_cap = attend->soft_cap,
+        /* the spans already end at the limit; one beyond them all lets every query token see all */
+        .limit = all_alike ? POSITION_END : attend->limit + (attend->full ? 0 : query->token),
+        .window = attend->window,
+        .spans = thread->spans,
+        .span_count = collect_spans(executor, item, unit, thread->spans),
+        .out = parted ? query->parts + unit * rows * job->shape.dim : thread->out,
+        .lse = parted ? query->part_lse + unit * rows : thread->lse,
+        .scratch = thread->scratch};
+    kvarn_status status = kvd_exec_table(executor)->attend(&op);
+
+    if (status != KVARN_OK)
+        *fault = (struct kvd_fault){.tensor = (uint32_t)op.fault.tensor,
+                                    .layer = job->layer_begin,
+                                    .head = query->kv_head * query->group_heads +
+                                            op.fault.token % query->group_heads,
+                                    .token = query->token + op.fault.token / query->group_heads,
+                                    .channel = op.fault.channel};
+    /* acquire and release: the last one reads what the others wrote */
+    if (atomic_fetch_sub_explicit(&item->left, 1, memory_order_acq_rel) != 1)
+        return status;
+    if (parted)
+        kvk_merge(thread->out, thread->lse, query->parts, query->part_lse, item->units, rows,
+                  job->shape.dim);
+    if (status == KVARN_OK)
+        store(item, thread->out, thread->lse);
+    return status;
+}
+
+static void attend_finish(const struct kvd_exec_item *lead)
+{
+    struct kvd_attend *attend = lead->entry;
+
+    /* an entry of many items may take several waves; the first fault stands */
+    if (attend->status == KVARN_OK) {
+        attend->status = lead->status;
+        attend->fault = lead->fault;
+    }
+}
+
+const struct kvd_exec_op kvd_exec_attend = {
+    .entry_bytes = sizeof(struct kvd_attend),
+    .has_shape = true,
+    .begin = attend_begin,
+    .items = attend_items,
+    .plan = attend_plan,
+    .run = attend_run,
+    .finish = attend_finish,
+};

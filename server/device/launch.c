@@ -1,0 +1,133 @@
+/* posix_spawn, because a fork would have to copy what describes the mappings of a large front. */
+#include "server/device/launch.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/device/link.h"
+
+enum { INHERITED = KVD_LINK_FDS_END - KVD_LINK_STAGING };
+
+/* Copies of what the worker inherits, above the numbers it will get: a dup2 in the child then never
+ * lands on a descriptor that a later dup2 still needs. */
+static kvarn_status lift(const int *from, int *lifted)
+{
+    for (int i = 0; i < INHERITED; i++)
+        lifted[i] = -1;
+    for (int i = 0; i < INHERITED; i++) {
+        lifted[i] = fcntl(from[i], F_DUPFD_CLOEXEC, KVD_LINK_FDS_END);
+        if (lifted[i] < 0)
+            return KVARN_INTERNAL;
+    }
+    return KVARN_OK;
+}
+
+static int set_actions(posix_spawn_file_actions_t *actions, const int *lifted)
+{
+    int error = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDWR, 0);
+
+    if (error == 0)
+        error = posix_spawn_file_actions_adddup2(actions, 0, 1);
+    for (int i = 0; i < INHERITED && error == 0; i++)
+        error = posix_spawn_file_actions_adddup2(actions, lifted[i], KVD_LINK_STAGING + i);
+    if (error == 0)
+        error = posix_spawn_file_actions_addclosefrom_np(actions, KVD_LINK_FDS_END);
+    return error;
+}
+
+/* Signal mask and handling as at the start of a program, whatever the front has set. */
+static int set_attributes(posix_spawnattr_t *attributes)
+{
+    sigset_t none, all;
+
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(attributes, &none);
+    posix_spawnattr_setsigdefault(attributes, &all);
+    return posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+}
+
+static int spawn_worker(const struct kvd_launch *launch, const int *lifted, pid_t *pid)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    char staging[24], pool[24], threads[12], parent[12];
+    const char *const arguments[] = {"kvarn-worker",
+                                     "--staging-bytes",
+                                     staging,
+                                     "--pool-bytes",
+                                     pool,
+                                     "--threads",
+                                     threads,
+                                     "--parent",
+                                     parent,
+                                     "--cpu",
+                                     launch->cpu_mask != NULL ? launch->cpu_mask : "",
+                                     NULL};
+
+    snprintf(staging, sizeof(staging), "%" PRIu64, launch->staging_bytes);
+    snprintf(pool, sizeof(pool), "%" PRIu64, launch->pool_bytes);
+    snprintf(threads, sizeof(threads), "%" PRIu32, launch->threads);
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    int error = set_actions(&actions, lifted);
+    if (error == 0)
+        error = set_attributes(&attributes);
+    if (error == 0) /* argv is not written to; its type predates const */
+        error = posix_spawn(pid, launch->worker_path, &actions, &attributes,
+                            (char *const *)(uintptr_t)arguments, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return error;
+}
+
+kvarn_status kvd_launch_start(const struct kvd_launch *launch, pid_t *pid, int *control,
+                              const char **why)
+{
+    int pair[2], lifted[INHERITED], error = -1;
+
+    *why = "no descriptors left to start the worker";
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return KVARN_INTERNAL;
+    /* in the order of kvd_link_fd */
+    const int from[INHERITED] = {launch->staging,   launch->pool,      launch->rings,
+                                 launch->jobs_bell, launch->done_bell, pair[1]};
+    if (lift(from, lifted) == KVARN_OK) {
+        *why = "the worker program cannot be run";
+        error = spawn_worker(launch, lifted, pid);
+    }
+    for (int i = 0; i < INHERITED; i++)
+        if (lifted[i] >= 0)
+            close(lifted[i]);
+    close(pair[1]);
+    if (error != 0) {
+        close(pair[0]);
+        return KVARN_INTERNAL;
+    }
+    *control = pair[0];
+    return KVARN_OK;
+}
+
+void kvd_launch_end(pid_t pid, int grace_ms)
+{
+    int pidfd = pidfd_open(pid, 0);
+
+    if (pidfd >= 0) {
+        struct pollfd wait = {.fd = pidfd, .events = POLLIN};
+        if (poll(&wait, 1, grace_ms) != 1)
+            kill(pid, SIGKILL);
+        close(pidfd);
+    } else {
+        kill(pid, SIGKILL);
+    }
+    waitpid(pid, NULL, 0);
+}

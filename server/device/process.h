@@ -1,0 +1,42 @@
+/* The worker process as the front keeps it: started, greeted, watched, started again.
+ *
+ *   STARTING --greeting--> READY --exit--> DOWN --delay--> STARTING ...
+ *
+ * The first start is waited for; later ones happen on the loop. The delay is none for the first end
+ * and then grows to KVD_WORKER_DELAY_MAX_MS while workers live short. Loop thread. */
+#ifndef KVD_PROCESS_H
+#define KVD_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <kvarn/status.h>
+
+#include "server/device/launch.h"
+#include "server/device/link.h"
+
+struct uv_loop_s;
+struct kvd_process;
+
+struct kvd_process_options {
+    struct uv_loop_s *loop;
+    struct kvd_launch launch;      /* copied, with its strings */
+    void (*starts)(void *context); /* before each start: no worker touches shared memory */
+    void (*ended)(void *context);  /* after each end: nothing of the worker writes any more */
+    void *context;
+};
+
+/* *why is static text. */
+kvarn_status kvd_process_open(struct kvd_process **process,
+                              const struct kvd_process_options *options, const char **why);
+/* Asks the worker to end, kills it after KVD_WORKER_STOP_MS; `ended` is not called. */
+void kvd_process_close(struct kvd_process **process);
+
+bool kvd_process_ready(const struct kvd_process *process);
+/* Of the worker that greeted last. */
+const struct kvd_link_hello *kvd_process_hello(const struct kvd_process *process);
+uint32_t kvd_process_restarts(const struct kvd_process *process);
+/* For a worker that does what it must not; it ends and is started again as after any other end. */
+void kvd_process_kill(struct kvd_process *process);
+
+#endif

@@ -1,0 +1,144 @@
+/* Waiting is done in two steps: a look at the ring for a few microseconds, since a batch is often
+ * followed by the next, then poll on the doorbell and the control socket. With one CPU the look
+ * would only keep the front from running. */
+#include "server/device/worker.h"
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "server/core/clock.h"
+#include "server/core/log.h"
+#include "server/device/executor.h"
+#include "server/device/job.h"
+#include "server/device/link.h"
+#include "server/device/region.h"
+#include "server/device/team.h"
+
+enum { LOOK_NS = 5000 };
+
+struct worker {
+    struct kvd_memory staging, pool, ring_memory;
+    struct kvd_link_rings *rings;
+    struct kvd_executor *executor;
+    bool look;
+    /* of one drain */
+    struct kvd_ring_entry entries[KVD_RING_ENTRIES];
+    uint64_t jobs[KVD_RING_ENTRIES];
+    kvarn_status statuses[KVD_RING_ENTRIES];
+};
+
+static void say_skipped(const char *line)
+{
+    kvd_log(KVD_LOG_WARN, "kernels_skipped", kvd_text("why", line));
+}
+
+static uint32_t open_memory(struct worker *worker, const struct kvd_worker_options *options)
+{
+    if (kvd_memory_attach(&worker->staging, KVD_LINK_STAGING, options->staging_bytes) != KVARN_OK ||
+        kvd_memory_attach(&worker->pool, KVD_LINK_POOL, options->pool_bytes) != KVARN_OK ||
+        kvd_memory_attach(&worker->ring_memory, KVD_LINK_RINGS, KVD_LINK_RINGS_BYTES) != KVARN_OK)
+        return KVD_LINK_BAD_MEMORY;
+    worker->rings = (struct kvd_link_rings *)(void *)worker->ring_memory.base;
+    return KVD_LINK_READY;
+}
+
+static uint32_t open_executor(struct worker *worker, const struct kvd_worker_options *options,
+                              struct kvd_link_hello *hello)
+{
+    const struct kvk_table *table = kvk_cpu_best(options->cpu_mask, say_skipped);
+
+    if (table == NULL)
+        return KVD_LINK_BAD_CPU;
+    const struct kvd_executor_options wanted = {
+        .table = table,
+        .threads = options->threads,
+        .regions = {[KVD_REGION_STAGING] = {worker->staging.base, worker->staging.bytes},
+                    [KVD_REGION_POOL] = {worker->pool.base, worker->pool.bytes}}};
+    if (kvd_executor_open(&worker->executor, &wanted) != KVARN_OK)
+        return KVD_LINK_NO_THREADS;
+    hello->threads = kvd_executor_threads(worker->executor);
+    snprintf(hello->backend, sizeof(hello->backend), "cpu/%s", table->name);
+    return KVD_LINK_READY;
+}
+
+/* False: the front is gone. */
+static bool wait_for_jobs(struct worker *worker)
+{
+    struct kvd_ring *jobs = &worker->rings->jobs;
+
+    if (worker->look)
+        for (uint64_t until = kvd_now_ns() + LOOK_NS; kvd_now_ns() < until; kvd_cpu_pause())
+            if (kvd_ring_count(jobs) != 0)
+                return true;
+    if (!kvd_ring_sleep(jobs))
+        return true;
+    struct pollfd wait[2] = {{.fd = KVD_LINK_JOBS_BELL, .events = POLLIN},
+                             {.fd = KVD_LINK_CONTROL, .events = POLLIN}};
+    while (poll(wait, 2, -1) < 0)
+        ; /* a signal; everything is as it was */
+    kvd_ring_wake(jobs);
+    kvd_bell_clear(KVD_LINK_JOBS_BELL);
+    return wait[1].revents == 0;
+}
+
+static uint32_t drain(struct worker *worker)
+{
+    uint32_t count = 0;
+
+    while (count < KVD_RING_ENTRIES &&
+           kvd_ring_pop(&worker->rings->jobs, &worker->entries[count])) {
+        worker->jobs[count] = worker->entries[count].job;
+        count++;
+    }
+    return count;
+}
+
+static void answer(struct worker *worker, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct kvd_ring_entry entry = worker->entries[i];
+        if (worker->statuses[i] != KVARN_OK)
+            entry.job = KVD_LINK_REFUSED;
+        /* as many places as the front has jobs in flight, so there is room */
+        kvd_ring_push(&worker->rings->done, entry);
+    }
+    if (kvd_ring_publish(&worker->rings->done))
+        kvd_bell_ring(KVD_LINK_DONE_BELL);
+}
+
+static void serve(struct worker *worker)
+{
+    for (;;) {
+        uint32_t count = drain(worker);
+        if (count == 0) {
+            if (!wait_for_jobs(worker))
+                return;
+            continue;
+        }
+        kvd_executor_run(worker->executor, worker->jobs, count, worker->statuses);
+        answer(worker, count);
+    }
+}
+
+kvarn_status kvd_worker_serve(const struct kvd_worker_options *options)
+{
+    static struct worker worker; /* large, and one per process */
+    struct kvd_link_hello hello = {0};
+
+    worker.staging.fd = worker.pool.fd = worker.ring_memory.fd = -1;
+    worker.look = kvd_cpus_available() > 1;
+    hello.refusal = open_memory(&worker, options);
+    if (hello.refusal == KVD_LINK_READY)
+        hello.refusal = open_executor(&worker, options, &hello);
+    bool told =
+        send(KVD_LINK_CONTROL, &hello, sizeof(hello), MSG_NOSIGNAL) == (ssize_t)sizeof(hello);
+    if (told && hello.refusal == KVD_LINK_READY)
+        serve(&worker);
+    kvd_executor_close(&worker.executor);
+    kvd_memory_close(&worker.ring_memory);
+    kvd_memory_close(&worker.pool);
+    kvd_memory_close(&worker.staging);
+    return hello.refusal == KVD_LINK_READY ? KVARN_OK : KVARN_INTERNAL;
+}
