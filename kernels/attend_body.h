@@ -51,19 +51,25 @@ static uint32_t clip_rows(const struct kvk_attend *op, const struct kvk_span *sp
 }
 
 /* Logits in s (padded to whole vectors, hidden ones -inf) -> p in s; m, l, shrink of the row. At
- * least one logit is not -inf. */
+ * least one logit is not -inf. m need not be the maximum itself, only near it: it stays while the
+ * new maximum is at most `slack` above, so that exp rarely waits for the maximum and sums are
+ * rarely rescaled. p is at most exp(slack). */
 static void softmax_step(struct kvk_attend_row *row, float *s, uint32_t padded)
 {
+    const float slack = 8.0f;
     vf top = v_load(s), sum = v_set(0.0f);
 
     for (uint32_t i = VW; i < padded; i += VW)
         top = v_max(top, v_load(s + i));
-    float m = v_reduce_max(top);
-    m = m > row->m ? m : row->m;
-    row->shrink = m > row->m ? expf(row->m - m) : 1.0f; /* 0 at first, where m is -inf */
-    row->m = m;
+    float largest = v_reduce_max(top);
+    row->shrink = 1.0f;
+    if (largest > row->m + slack || !(row->m > -INFINITY)) {
+        row->shrink = expf(row->m - largest); /* 0 at first, where m is -inf */
+        row->m = largest;
+    }
+    vf minus = v_set(-row->m);
     for (uint32_t i = 0; i < padded; i += VW) {
-        vf p = v_exp(v_add(v_load(s + i), v_set(-m)));
+        vf p = v_exp(v_add(v_load(s + i), minus));
         v_store(s + i, p);
         sum = v_add(sum, p);
     }

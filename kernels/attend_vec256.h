@@ -30,6 +30,11 @@ static inline vf v_add(vf a, vf b)
     return _mm256_add_ps(a, b);
 }
 
+static inline vf v_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
 static inline vf v_mul(vf a, vf b)
 {
     return _mm256_mul_ps(a, b);
@@ -56,16 +61,11 @@ static inline vf v_fma(vf a, vf b, vf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
-static inline vf v_round(vf x)
+/* x * 2^n, n the integer in the lowest bits of t's significand; x and the result normal. */
+static inline vf v_scale(vf x, vf t)
 {
-    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-/* x * 2^n for integral n in [-126, 127] */
-static inline vf v_scale(vf x, vf n)
-{
-    __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
+    __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 }
 
 /* x where a >= b, else y */

@@ -29,6 +29,11 @@ static inline vf v_add(vf a, vf b)
     return _mm512_add_ps(a, b);
 }
 
+static inline vf v_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
 static inline vf v_mul(vf a, vf b)
 {
     return _mm512_mul_ps(a, b);
@@ -55,15 +60,11 @@ static inline vf v_fma(vf a, vf b, vf c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-static inline vf v_round(vf x)
+/* x * 2^n, n the integer in the lowest bits of t's significand; x and the result normal. */
+static inline vf v_scale(vf x, vf t)
 {
-    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-/* x * 2^n for integral n in [-126, 127] */
-static inline vf v_scale(vf x, vf n)
-{
-    return _mm512_scalef_ps(x, n);
+    __m512i n = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), n));
 }
 
 /* x where a >= b, else y */
