@@ -57,6 +57,10 @@ static kvarn_status greet(struct kvarn_client *client, const struct kvarn_addres
     }
     if (session->state == KVARN_SESSION_OPEN)
         return KVARN_OK;
+    if (client->transport.child > 0 && session->status == KVARN_PEER_LOST)
+        return kvarn_client_fail(client, KVARN_PEER_LOST,
+                                 "spawn: the private kvarnd ended before it answered; what it said "
+                                 "is on standard error");
     return kvarn_client_fail(client, session->status, "%s: %s", address->text, session->why);
 }
 

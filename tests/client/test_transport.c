@@ -206,7 +206,7 @@ static void spawned_daemon_that_dies(void **state)
 
     (void)state;
     options.kvarnd_path = "/bin/false";
-    fails("spawn:", &options, KVARN_PEER_LOST, "closed");
+    fails("spawn:", &options, KVARN_PEER_LOST, "ended before");
     no_child_is_left();
 }
 
