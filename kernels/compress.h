@@ -21,7 +21,7 @@
 #define KVK_STD_HIGH     1e3f
 #define KVK_SCALE_LOW    0.7408182206817179f
 #define KVK_SCALE_HIGH   22026.465794806718f
-#define KVK_SPREAD_FLOOR 1e-8f
+#define KVK_SPREAD_FLOOR 1e-8
 #define KVK_STEP_FLOOR   1e-10f
 
 /* SCALE_FREE: standard deviations below this share of the largest do not set the gain (an all-zero
@@ -43,11 +43,13 @@ struct kvk_balance {                                       /* every vector start
     _Alignas(64) float sc[KVK_MAX_SIDE], rc[KVK_MAX_SIDE]; /* column scales and their reciprocals */
     float sr[KVK_MAX_SIDE], rr[KVK_MAX_SIDE];
     float w[KVK_MAX_SIDE], v[KVK_MAX_SIDE]; /* rc / gain, rr / gain: what T is multiplied with */
-    float col[KVK_MAX_SIDE]; /* std of the columns of T / gain / sr (rows not: / sc) */
-    float row[KVK_MAX_SIDE]; /* std of the rows of T / gain / sc */
+    float col[KVK_MAX_SIDE];   /* std of the columns of T / gain / sr (rows not: / sc) */
+    float row[KVK_MAX_SIDE];   /* std of the rows of T / gain / sc */
+    float ratio[KVK_MAX_SIDE]; /* row / sr */
     float col_mean[KVK_MAX_SIDE], row_mean[KVK_MAX_SIDE]; /* of T itself */
     float best_sc[KVK_MAX_SIDE], best_w[KVK_MAX_SIDE], best_sr[KVK_MAX_SIDE];
-    float best, gain, inverse_gain;
+    double best;
+    float gain, inverse_gain;
 };
 
 /* Start of the scratch: the vectors, then 16 rotated rows, then the matrix. */

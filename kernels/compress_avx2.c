@@ -1,7 +1,6 @@
 /* K and V of one tile -> record with AVX2, FMA and F16C, bit for bit what compress_ref.c defines.
  *
- * Same plan as compress_avx512.c: one sweep per iteration over blocks of 16 rows takes both
- * statistics. A set of 16 lanes is a pair of registers. */
+ * Same plan as compress_avx512.c. A set of 16 lanes is a pair of registers. */
 #include <string.h>
 
 #include "fwht.h"
@@ -151,21 +150,25 @@ static void measure_means(struct kvk_balance *b, const float *t, uint32_t rows, 
     scale_vector(b->col_mean, 1.0f / (float)rows, cols);
 }
 
-KVK_INLINE void update_scale(float *scale, float *reciprocal, float *weight, const float *measured,
-                             float inverse_gain)
+/* Returns measured / scale; exactly 1 where no clamp held the scale back. */
+KVK_INLINE __m256 update_scale(float *scale, float *reciprocal, float *weight, __m256 measured,
+                               float inverse_gain)
 {
-    __m256 r = _mm256_load_ps(reciprocal);
-    __m256 x = _mm256_mul_ps(_mm256_load_ps(measured), r);
+    __m256 s = _mm256_load_ps(scale), r = _mm256_load_ps(reciprocal);
+    __m256 change = _mm256_mul_ps(measured, r), clipped, wanted, exact;
 
-    x = _mm256_max_ps(x, _mm256_set1_ps(KVK_STD_LOW));
-    x = _mm256_min_ps(x, _mm256_set1_ps(KVK_STD_HIGH));
-    x = _mm256_mul_ps(_mm256_load_ps(scale), x);
-    x = _mm256_max_ps(x, _mm256_set1_ps(KVK_SCALE_LOW));
-    x = _mm256_min_ps(x, _mm256_set1_ps(KVK_SCALE_HIGH));
-    r = _mm256_div_ps(_mm256_set1_ps(1.0f), x);
-    _mm256_store_ps(scale, x);
+    clipped = _mm256_max_ps(change, _mm256_set1_ps(KVK_STD_LOW));
+    clipped = _mm256_min_ps(clipped, _mm256_set1_ps(KVK_STD_HIGH));
+    wanted = _mm256_mul_ps(s, clipped);
+    s = _mm256_max_ps(wanted, _mm256_set1_ps(KVK_SCALE_LOW));
+    s = _mm256_min_ps(s, _mm256_set1_ps(KVK_SCALE_HIGH));
+    r = _mm256_div_ps(_mm256_set1_ps(1.0f), s);
+    _mm256_store_ps(scale, s);
     _mm256_store_ps(reciprocal, r);
     _mm256_store_ps(weight, _mm256_mul_ps(r, _mm256_set1_ps(inverse_gain)));
+    exact = _mm256_and_ps(_mm256_cmp_ps(clipped, change, _CMP_EQ_OQ),
+                          _mm256_cmp_ps(s, wanted, _CMP_EQ_OQ));
+    return _mm256_blendv_ps(_mm256_mul_ps(measured, r), _mm256_set1_ps(1.0f), exact);
 }
 
 /* Two rows about their shifts; sum and squares get the two halves of 16 lanes already added. */
@@ -225,50 +228,59 @@ KVK_INLINE void measure_32_columns(float *sum, float *squares, const float *t, c
     }
 }
 
-static void sweep(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols, int update)
+static void sweep_rows(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols,
+                       int update)
 {
-    _Alignas(32) float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0};
-    _Alignas(32) float row_shift[KVK_MAX_SIDE], col_shift[KVK_MAX_SIDE];
+    _Alignas(32) float shift[KVK_MAX_SIDE];
 
-    memcpy(row_shift, b->row_mean, rows * sizeof *row_shift);
-    memcpy(col_shift, b->col_mean, cols * sizeof *col_shift);
-    scale_vector(row_shift, mean_of(b->w, cols), rows);
-    scale_vector(col_shift, mean_of(b->v, rows), cols);
-    for (uint32_t r = 0; r < rows; r += 16) {
-        for (uint32_t h = r; h < r + 16; h += 8) {
-            __m256 s[8], q[8], folded_s, folded_q;
+    memcpy(shift, b->row_mean, rows * sizeof *shift);
+    scale_vector(shift, mean_of(b->w, cols), rows);
+    for (uint32_t r = 0; r < rows; r += 8, t += (size_t)8 * cols) {
+        __m256 s[8], q[8], folded_s, folded_q, measured;
 
-            for (uint32_t i = 0; i < 8; i += 2)
-                measure_2_rows(s + i, q + i, t + (size_t)(h + i) * cols, b->w, row_shift + h + i,
-                               cols);
-            KVK_Y_FOLD8(folded_s, s, _mm256_add_ps);
-            KVK_Y_FOLD8(folded_q, q, _mm256_add_ps);
-            _mm256_store_ps(b->row + h, deviation(folded_s, folded_q, cols));
-            if (update)
-                update_scale(b->sr + h, b->rr + h, b->v + h, b->row + h, b->inverse_gain);
-        }
+        for (uint32_t i = 0; i < 8; i += 2)
+            measure_2_rows(s + i, q + i, t + (size_t)i * cols, b->w, shift + r + i, cols);
+        KVK_Y_FOLD8(folded_s, s, _mm256_add_ps);
+        KVK_Y_FOLD8(folded_q, q, _mm256_add_ps);
+        measured = deviation(folded_s, folded_q, cols);
+        _mm256_store_ps(b->row + r, measured);
+        if (update)
+            measured = update_scale(b->sr + r, b->rr + r, b->v + r, measured, b->inverse_gain);
+        _mm256_store_ps(b->ratio + r, measured);
+    }
+}
+
+static void sweep_cols(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols)
+{
+    _Alignas(32) float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0}, shift[KVK_MAX_SIDE];
+
+    memcpy(shift, b->col_mean, cols * sizeof *shift);
+    scale_vector(shift, mean_of(b->v, rows), cols);
+    for (uint32_t r = 0; r < rows; r += 16, t += (size_t)16 * cols) {
         for (uint32_t c = 0; c < cols; c += 32)
-            measure_32_columns(sum + c, squares + c, t + (size_t)r * cols + c, b->v + r,
-                               col_shift + c, cols);
+            measure_32_columns(sum + c, squares + c, t + c, b->v + r, shift + c, cols);
     }
     for (uint32_t c = 0; c < cols; c += 8)
         _mm256_store_ps(b->col + c,
                         deviation(_mm256_load_ps(sum + c), _mm256_load_ps(squares + c), rows));
 }
 
-static float spread(const float *measured, const float *reciprocal, uint32_t n)
+/* max / min of measured * reciprocal, or of measured alone. */
+static double spread(const float *measured, const float *reciprocal, uint32_t n)
 {
-    __m256 low = _mm256_mul_ps(_mm256_load_ps(measured), _mm256_load_ps(reciprocal)), high = low;
-    float least;
+    __m256 low = _mm256_set1_ps(__builtin_inff()), high = _mm256_setzero_ps();
+    double least;
 
-    for (uint32_t i = 8; i < n; i += 8) {
-        __m256 x = _mm256_mul_ps(_mm256_load_ps(measured + i), _mm256_load_ps(reciprocal + i));
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 x = _mm256_load_ps(measured + i);
 
+        if (reciprocal != NULL)
+            x = _mm256_mul_ps(x, _mm256_load_ps(reciprocal + i));
         low = _mm256_min_ps(low, x);
         high = _mm256_max_ps(high, x);
     }
-    least = kvk_y_reduce_min(low);
-    return kvk_y_reduce_max(high) / (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
+    least = (double)kvk_y_reduce_min(low);
+    return (double)kvk_y_reduce_max(high) / (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
 }
 
 static __m256 max_of(__m256 high, const float *x, uint32_t n)
@@ -300,7 +312,7 @@ static void scale_by_gain(struct kvk_balance *b, uint32_t rows, uint32_t cols)
         b->gain = b->gain > KVK_GAIN_LOW ? b->gain : KVK_GAIN_LOW;
     }
     b->inverse_gain = 1.0f / b->gain;
-    scale_vector(b->row, b->inverse_gain, rows);
+    scale_vector(b->ratio, b->inverse_gain, rows); /* = row so far */
     scale_vector(b->col, b->inverse_gain, cols);
     scale_vector(b->v, b->inverse_gain, rows); /* all 1 so far */
     scale_vector(b->w, b->inverse_gain, cols);
@@ -308,7 +320,7 @@ static void scale_by_gain(struct kvk_balance *b, uint32_t rows, uint32_t cols)
 
 static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
 {
-    float imbalance = spread(b->col, b->rc, cols) + spread(b->row, b->rr, rows);
+    double imbalance = spread(b->col, b->rc, cols) + spread(b->ratio, NULL, rows);
 
     if (!first && !(imbalance <= b->best))
         return;
@@ -325,14 +337,17 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
         b->sc[i] = b->rc[i] = b->sr[i] = b->rr[i] = b->w[i] = b->v[i] = 1.0f;
     b->gain = b->inverse_gain = 1.0f;
     measure_means(b, t, rows, cols);
-    sweep(b, t, rows, cols, 0);
+    sweep_rows(b, t, rows, cols, 0);
+    sweep_cols(b, t, rows, cols);
     if (shape->balance == KVARN_BALANCE_SCALE_FREE)
         scale_by_gain(b, rows, cols);
     keep_if_best(b, rows, cols, 1);
     for (uint32_t i = 0; i < shape->iterations; i++) {
         for (uint32_t c = 0; c < cols; c += 8)
-            update_scale(b->sc + c, b->rc + c, b->w + c, b->col + c, b->inverse_gain);
-        sweep(b, t, rows, cols, 1);
+            update_scale(b->sc + c, b->rc + c, b->w + c, _mm256_load_ps(b->col + c),
+                         b->inverse_gain);
+        sweep_rows(b, t, rows, cols, 1);
+        sweep_cols(b, t, rows, cols);
         keep_if_best(b, rows, cols, 0);
     }
 }

@@ -152,21 +152,26 @@ static void measure_means(struct kvk_balance *b, const float *t, uint32_t rows, 
                                                        _mm512_set1_ps(1.0f / (float)rows)));
 }
 
-KVK_INLINE void update_scale(float *scale, float *reciprocal, float *weight, __m512 measured,
-                             float inverse_gain)
+/* Returns measured / scale; exactly 1 where no clamp held the scale back. */
+KVK_INLINE __m512 update_scale(float *scale, float *reciprocal, float *weight, __m512 measured,
+                               float inverse_gain)
 {
     __m512 s = _mm512_load_ps(scale), r = _mm512_load_ps(reciprocal);
-    __m512 x = _mm512_mul_ps(measured, r);
+    __m512 change = _mm512_mul_ps(measured, r), clipped, wanted;
+    __mmask16 exact;
 
-    x = _mm512_max_ps(x, _mm512_set1_ps(KVK_STD_LOW));
-    x = _mm512_min_ps(x, _mm512_set1_ps(KVK_STD_HIGH));
-    x = _mm512_mul_ps(s, x);
-    x = _mm512_max_ps(x, _mm512_set1_ps(KVK_SCALE_LOW));
-    x = _mm512_min_ps(x, _mm512_set1_ps(KVK_SCALE_HIGH));
-    r = _mm512_div_ps(_mm512_set1_ps(1.0f), x);
-    _mm512_store_ps(scale, x);
+    clipped = _mm512_max_ps(change, _mm512_set1_ps(KVK_STD_LOW));
+    clipped = _mm512_min_ps(clipped, _mm512_set1_ps(KVK_STD_HIGH));
+    wanted = _mm512_mul_ps(s, clipped);
+    s = _mm512_max_ps(wanted, _mm512_set1_ps(KVK_SCALE_LOW));
+    s = _mm512_min_ps(s, _mm512_set1_ps(KVK_SCALE_HIGH));
+    r = _mm512_div_ps(_mm512_set1_ps(1.0f), s);
+    _mm512_store_ps(scale, s);
     _mm512_store_ps(reciprocal, r);
     _mm512_store_ps(weight, _mm512_mul_ps(r, _mm512_set1_ps(inverse_gain)));
+    exact = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(clipped, change, _CMP_EQ_OQ), s, wanted,
+                                    _CMP_EQ_OQ);
+    return _mm512_mask_blend_ps(exact, _mm512_mul_ps(measured, r), _mm512_set1_ps(1.0f));
 }
 
 /* Sums and squares of four rows about their shifts, 16 lanes each. */
@@ -224,49 +229,62 @@ KVK_INLINE void measure_64_columns(float *sum, float *squares, const float *t, c
     }
 }
 
-static void sweep(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols, int update)
+static void sweep_rows(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols,
+                       int update)
 {
-    _Alignas(64) float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0};
-    _Alignas(64) float row_shift[KVK_MAX_SIDE], col_shift[KVK_MAX_SIDE];
+    _Alignas(64) float shift[KVK_MAX_SIDE];
     __m512 w_mean = _mm512_set1_ps(mean_of(b->w, cols));
-    __m512 v_mean = _mm512_set1_ps(mean_of(b->v, rows));
 
     for (uint32_t r = 0; r < rows; r += 16)
-        _mm512_store_ps(row_shift + r, _mm512_mul_ps(_mm512_load_ps(b->row_mean + r), w_mean));
-    for (uint32_t c = 0; c < cols; c += 16)
-        _mm512_store_ps(col_shift + c, _mm512_mul_ps(_mm512_load_ps(b->col_mean + c), v_mean));
+        _mm512_store_ps(shift + r, _mm512_mul_ps(_mm512_load_ps(b->row_mean + r), w_mean));
     for (uint32_t r = 0; r < rows; r += 16, t += (size_t)16 * cols) {
         __m512 s[16], q[16], folded_s, folded_q, measured;
 
         for (uint32_t i = 0; i < 16; i += 4)
-            measure_4_rows(s + i, q + i, t + (size_t)i * cols, b->w, row_shift + r + i, cols);
+            measure_4_rows(s + i, q + i, t + (size_t)i * cols, b->w, shift + r + i, cols);
         KVK_Z_FOLD16(folded_s, s, _mm512_add_ps);
         KVK_Z_FOLD16(folded_q, q, _mm512_add_ps);
         measured = deviation(folded_s, folded_q, cols);
         _mm512_store_ps(b->row + r, measured);
         if (update)
-            update_scale(b->sr + r, b->rr + r, b->v + r, measured, b->inverse_gain);
+            measured = update_scale(b->sr + r, b->rr + r, b->v + r, measured, b->inverse_gain);
+        _mm512_store_ps(b->ratio + r, measured);
+    }
+}
+
+static void sweep_cols(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols)
+{
+    _Alignas(64) float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0}, shift[KVK_MAX_SIDE];
+    __m512 v_mean = _mm512_set1_ps(mean_of(b->v, rows));
+
+    for (uint32_t c = 0; c < cols; c += 16)
+        _mm512_store_ps(shift + c, _mm512_mul_ps(_mm512_load_ps(b->col_mean + c), v_mean));
+    for (uint32_t r = 0; r < rows; r += 16, t += (size_t)16 * cols) {
         for (uint32_t c = 0; c < cols; c += 64)
-            measure_64_columns(sum + c, squares + c, t + c, b->v + r, col_shift + c, cols);
+            measure_64_columns(sum + c, squares + c, t + c, b->v + r, shift + c, cols);
     }
     for (uint32_t c = 0; c < cols; c += 16)
         _mm512_store_ps(b->col + c,
                         deviation(_mm512_load_ps(sum + c), _mm512_load_ps(squares + c), rows));
 }
 
-static float spread(const float *measured, const float *reciprocal, uint32_t n)
+/* max / min of measured * reciprocal, or of measured alone. */
+static double spread(const float *measured, const float *reciprocal, uint32_t n)
 {
-    __m512 low = _mm512_mul_ps(_mm512_load_ps(measured), _mm512_load_ps(reciprocal)), high = low;
-    float least;
+    __m512 low = _mm512_set1_ps(__builtin_inff()), high = _mm512_setzero_ps();
+    double least;
 
-    for (uint32_t i = 16; i < n; i += 16) {
-        __m512 x = _mm512_mul_ps(_mm512_load_ps(measured + i), _mm512_load_ps(reciprocal + i));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 x = _mm512_load_ps(measured + i);
 
+        if (reciprocal != NULL)
+            x = _mm512_mul_ps(x, _mm512_load_ps(reciprocal + i));
         low = _mm512_min_ps(low, x);
         high = _mm512_max_ps(high, x);
     }
-    least = _mm512_reduce_min_ps(low);
-    return _mm512_reduce_max_ps(high) / (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
+    least = (double)_mm512_reduce_min_ps(low);
+    return (double)_mm512_reduce_max_ps(high) /
+           (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
 }
 
 static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols)
@@ -305,7 +323,7 @@ static void scale_by_gain(struct kvk_balance *b, uint32_t rows, uint32_t cols)
     b->inverse_gain = 1.0f / b->gain;
     inverse = _mm512_set1_ps(b->inverse_gain);
     for (uint32_t r = 0; r < rows; r += 16) {
-        _mm512_store_ps(b->row + r, _mm512_mul_ps(_mm512_load_ps(b->row + r), inverse));
+        _mm512_store_ps(b->ratio + r, _mm512_mul_ps(_mm512_load_ps(b->row + r), inverse));
         _mm512_store_ps(b->v + r, inverse);
     }
     for (uint32_t c = 0; c < cols; c += 16) {
@@ -316,7 +334,7 @@ static void scale_by_gain(struct kvk_balance *b, uint32_t rows, uint32_t cols)
 
 static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
 {
-    float imbalance = spread(b->col, b->rc, cols) + spread(b->row, b->rr, rows);
+    double imbalance = spread(b->col, b->rc, cols) + spread(b->ratio, NULL, rows);
 
     if (!first && !(imbalance <= b->best))
         return;
@@ -341,7 +359,8 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
     }
     b->gain = b->inverse_gain = 1.0f;
     measure_means(b, t, rows, cols);
-    sweep(b, t, rows, cols, 0);
+    sweep_rows(b, t, rows, cols, 0);
+    sweep_cols(b, t, rows, cols);
     if (shape->balance == KVARN_BALANCE_SCALE_FREE)
         scale_by_gain(b, rows, cols);
     keep_if_best(b, rows, cols, 1);
@@ -349,7 +368,8 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
         for (uint32_t c = 0; c < cols; c += 16)
             update_scale(b->sc + c, b->rc + c, b->w + c, _mm512_load_ps(b->col + c),
                          b->inverse_gain);
-        sweep(b, t, rows, cols, 1);
+        sweep_rows(b, t, rows, cols, 1);
+        sweep_cols(b, t, rows, cols);
         keep_if_best(b, rows, cols, 0);
     }
 }

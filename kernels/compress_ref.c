@@ -122,30 +122,44 @@ static float measure_row(const float *t, const float *w, float shift, uint32_t c
     return deviation(lanes_sum(sum), lanes_sum(squares), cols);
 }
 
-static void update_scale(float *scale, float *reciprocal, float measured)
+/* Returns measured / scale. A scale that no clamp held back equals what was measured, so that ratio
+ * is 1, and exactly 1 here: next to an all-zero row, whose part of the imbalance is 1e8, the
+ * rounding of x * (1 / x) would decide which iterate is kept. */
+static float update_scale(float *scale, float *reciprocal, float measured)
 {
-    *scale = clip(*scale * clip(measured * *reciprocal, KVK_STD_LOW, KVK_STD_HIGH), KVK_SCALE_LOW,
-                  KVK_SCALE_HIGH);
+    float change = measured * *reciprocal, clipped = clip(change, KVK_STD_LOW, KVK_STD_HIGH);
+    float wanted = *scale * clipped;
+
+    *scale = clip(wanted, KVK_SCALE_LOW, KVK_SCALE_HIGH);
     *reciprocal = 1.0f / *scale;
+    return clipped == change && *scale == wanted ? 1.0f : measured * *reciprocal;
 }
 
-/* Measures all rows with the column scales in w; updates row scales when asked; then measures all
- * columns with the row scales in v. Shifts: raw means times the mean weight, for columns that of
- * the weights before this sweep. */
-static void sweep(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols, int update)
+/* Measures all rows with the column scales in w and, when asked, renews the row scales. */
+static void sweep_rows(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols,
+                       int update)
+{
+    float w_mean = mean_of(b->w, cols);
+
+    for (uint32_t r = 0; r < rows; r++) {
+        b->row[r] = measure_row(t + (size_t)r * cols, b->w, b->row_mean[r] * w_mean, cols);
+        b->ratio[r] = b->row[r];
+        if (update) {
+            b->ratio[r] = update_scale(&b->sr[r], &b->rr[r], b->row[r]);
+            b->v[r] = b->rr[r] * b->inverse_gain;
+        }
+    }
+}
+
+/* Measures all columns with the row scales in v. */
+static void sweep_cols(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t cols)
 {
     float sum[KVK_MAX_SIDE] = {0}, squares[KVK_MAX_SIDE] = {0};
-    float block_sum[KVK_MAX_SIDE], block_squares[KVK_MAX_SIDE];
-    float w_mean = mean_of(b->w, cols), v_mean = mean_of(b->v, rows);
+    float block_sum[KVK_MAX_SIDE], block_squares[KVK_MAX_SIDE], v_mean = mean_of(b->v, rows);
 
     for (uint32_t r = 0; r < rows; r++) {
         const float *at = t + (size_t)r * cols;
 
-        b->row[r] = measure_row(at, b->w, b->row_mean[r] * w_mean, cols);
-        if (update) {
-            update_scale(&b->sr[r], &b->rr[r], b->row[r]);
-            b->v[r] = b->rr[r] * b->inverse_gain;
-        }
         if (r % KVK_LANES == 0) {
             memset(block_sum, 0, sizeof block_sum);
             memset(block_squares, 0, sizeof block_squares);
@@ -167,17 +181,18 @@ static void sweep(struct kvk_balance *b, const float *t, uint32_t rows, uint32_t
         b->col[c] = deviation(sum[c], squares[c], rows);
 }
 
-static float spread(const float *measured, const float *reciprocal, uint32_t n)
+/* max / min; of measured * reciprocal, or of measured alone. */
+static double spread(const float *measured, const float *reciprocal, uint32_t n)
 {
-    float low = measured[0] * reciprocal[0], high = low;
+    float low = 0.0f, high = 0.0f;
 
-    for (uint32_t i = 1; i < n; i++) {
-        float x = measured[i] * reciprocal[i];
+    for (uint32_t i = 0; i < n; i++) {
+        float x = reciprocal != NULL ? measured[i] * reciprocal[i] : measured[i];
 
-        low = x < low ? x : low;
-        high = x > high ? x : high;
+        low = i == 0 || x < low ? x : low;
+        high = i == 0 || x > high ? x : high;
     }
-    return high / (low > KVK_SPREAD_FLOOR ? low : KVK_SPREAD_FLOOR);
+    return (double)high / ((double)low > KVK_SPREAD_FLOOR ? (double)low : KVK_SPREAD_FLOOR);
 }
 
 /* The smallest deviation that is at least KVK_GAIN_SHARE of the largest; 1 when all are 0. */
@@ -201,7 +216,7 @@ static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols
 
 static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
 {
-    float imbalance = spread(b->col, b->rc, cols) + spread(b->row, b->rr, rows);
+    double imbalance = spread(b->col, b->rc, cols) + spread(b->ratio, NULL, rows);
 
     if (!first && !(imbalance <= b->best)) /* a tie takes the newer iterate */
         return;
@@ -218,12 +233,13 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
         b->sc[i] = b->rc[i] = b->sr[i] = b->rr[i] = b->w[i] = b->v[i] = 1.0f;
     b->gain = b->inverse_gain = 1.0f;
     measure_means(b, t, rows, cols);
-    sweep(b, t, rows, cols, 0);
+    sweep_rows(b, t, rows, cols, 0);
+    sweep_cols(b, t, rows, cols);
     if (shape->balance == KVARN_BALANCE_SCALE_FREE) {
         b->gain = find_gain(b, rows, cols);
         b->inverse_gain = 1.0f / b->gain;
         for (uint32_t r = 0; r < rows; r++) {
-            b->row[r] *= b->inverse_gain;
+            b->ratio[r] = b->row[r] * b->inverse_gain;
             b->v[r] = b->inverse_gain;
         }
         for (uint32_t c = 0; c < cols; c++) {
@@ -237,7 +253,8 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
             update_scale(&b->sc[c], &b->rc[c], b->col[c]);
             b->w[c] = b->rc[c] * b->inverse_gain;
         }
-        sweep(b, t, rows, cols, 1);
+        sweep_rows(b, t, rows, cols, 1);
+        sweep_cols(b, t, rows, cols);
         keep_if_best(b, rows, cols, 0);
     }
 }

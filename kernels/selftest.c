@@ -1,9 +1,10 @@
 /* Known-answer test of a table, run once at start.
  *
  * Fixed tiles, one or more per shape family, go through compress and decompress of the table and of
- * the reference, which must agree bit for bit; the reference itself is held against digests of its
- * records written down here. The input comes from integers only, so that it is the same on every
- * machine and compiler. */
+ * the reference, which must agree bit for bit, and attend over them within its tolerance; the
+ * reference itself is held against digests of its records written down here. The input comes from
+ * integers only, so that it is the same on every machine and compiler. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,9 +35,17 @@ struct run {
     uint8_t k[MAX_ROWS_BYTES], v[MAX_ROWS_BYTES];
 };
 
+enum { Q_TOKENS = 2, Q_HEADS = 5, Q_ROWS = Q_TOKENS * Q_HEADS };
+
+struct attended {
+    float out[Q_ROWS * KVARN_MAX_HEAD_DIM], lse[Q_ROWS];
+};
+
 struct bench {
     uint8_t k[MAX_ROWS_BYTES], v[MAX_ROWS_BYTES];
     struct run reference, candidate;
+    float q[Q_ROWS * KVARN_MAX_HEAD_DIM];
+    struct attended attended[2]; /* of the reference, of the candidate */
 };
 
 /* Sums of four uniform numbers, one loud channel, one loud and one silent token. */
@@ -81,6 +90,62 @@ static int run(const struct kvk_table *table, const struct kvk_shape *shape, con
     return table->compress(&c) == KVARN_OK && table->decompress(&d) == KVARN_OK;
 }
 
+/* Query rows over a tile and over the same tokens as EXACT rows. */
+static int attend(const struct kvk_table *table, const struct kvk_shape *s, const struct bench *b,
+                  struct attended *result, void *scratch)
+{
+    size_t row = 2 * (size_t)s->dim;
+    const struct kvk_span spans[2] = {
+        {.kind = KVARN_BLOCK_TILE, .tokens = s->group, .data = b->reference.record},
+        {.kind = KVARN_BLOCK_EXACT,
+         .position = s->group,
+         .tokens = 40,
+         .data = b->k,
+         .v = b->v,
+         .token_stride_bytes = row},
+    };
+    struct kvk_attend op = {.shape = *s,
+                            .q = b->q,
+                            .q_dtype = KVARN_F32,
+                            .q_tokens = Q_TOKENS,
+                            .q_heads = Q_HEADS,
+                            .q_token_stride_bytes = 4 * (size_t)Q_HEADS * s->dim,
+                            .q_head_stride_bytes = 4 * (size_t)s->dim,
+                            .scale = 0.1f,
+                            .limit = s->group + 30u,
+                            .spans = spans,
+                            .span_count = 2,
+                            .out = result->out,
+                            .lse = result->lse,
+                            .scratch = scratch};
+
+    return table->attend(&op) == KVARN_OK;
+}
+
+static const char *check_attend(const struct kvk_table *table, const struct kvk_shape *s,
+                                struct bench *b, void *scratch)
+{
+    for (size_t i = 0; i < (size_t)Q_ROWS * s->dim; i++)
+        b->q[i] = (float)(int)(i * 7919u % 201u) * 0.01f - 1.0f;
+    if (!attend(&kvk_table_ref, s, b, &b->attended[0], scratch) ||
+        !attend(table, s, b, &b->attended[1], scratch))
+        return "self-test: attend refused a valid call";
+    for (size_t r = 0; r < Q_ROWS; r++) {
+        float error = 0.0f, norm = 0.0f;
+
+        for (size_t d = 0; d < s->dim; d++) {
+            float x = b->attended[0].out[r * s->dim + d], y = b->attended[1].out[r * s->dim + d];
+
+            error += (x - y) * (x - y);
+            norm += x * x;
+        }
+        if (!(sqrtf(error) <= KVK_ATTEND_TOLERANCE * sqrtf(norm)) ||
+            !(fabsf(b->attended[0].lse[r] - b->attended[1].lse[r]) <= KVK_ATTEND_TOLERANCE))
+            return "self-test: attend differs from the reference";
+    }
+    return NULL;
+}
+
 static const char *check(const struct kvk_table *table, const struct sample *sample,
                          struct bench *b, void *scratch)
 {
@@ -104,14 +169,17 @@ static const char *check(const struct kvk_table *table, const struct sample *sam
     if (memcmp(b->reference.k, b->candidate.k, rows) != 0 ||
         memcmp(b->reference.v, b->candidate.v, rows) != 0)
         return "self-test: decompress differs from the reference";
-    return NULL;
+    return check_attend(table, s, b, scratch);
 }
 
 int kvk_selftest_passes(const struct kvk_table *table, const char **why)
 {
     struct kvk_shape largest = {.dim = KVARN_MAX_HEAD_DIM, .group = KVARN_MAX_GROUP};
     struct bench *b = malloc(sizeof *b);
-    void *scratch = aligned_alloc(64, (kvk_scratch_bytes(&largest) + 63) / 64 * 64);
+    size_t bytes = kvk_scratch_bytes(&largest);
+    size_t attend_bytes = kvk_attend_scratch_bytes(Q_TOKENS, Q_HEADS, KVARN_MAX_HEAD_DIM);
+    void *scratch =
+        aligned_alloc(64, ((bytes > attend_bytes ? bytes : attend_bytes) + 63) / 64 * 64);
     const char *fault = NULL;
 
     if (b == NULL || scratch == NULL)
