@@ -17,9 +17,9 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 static uint32_t find_run(struct kvd_work *work, struct kvd_block **run)
 {
     struct kvd_service *service = kvd_work_service(work);
-    uint32_t count = work->args.sequences.key_count, most;
+    uint32_t count = work->args.sequences.key_count;
+    uint32_t most = (uint32_t)KVD_SEQUENCE_TOKENS_MAX / work->space->shape.group;
 
-    most = KVD_SEQUENCE_TOKENS_MAX / work->space->shape.group;
     for (uint32_t i = 0; i < count && i < most; i++) {
         kvarn_key key;
 

@@ -1,0 +1,29 @@
+/* A device.h in this process, without a worker: jobs queue until the test runs them, by the scalar
+ * kernels; faults come when the test asks for them. */
+#ifndef TEST_FAKE_DEVICE_H
+#define TEST_FAKE_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/device/device.h"
+
+struct kvd_device *fake_device_new(uint64_t pool_bytes, uint64_t staging_bytes);
+void fake_device_free(struct kvd_device *device);
+
+/* Runs queued jobs, also those queued meanwhile, at most `most`; gives how many it ran. */
+uint32_t fake_device_run(struct kvd_device *device, uint32_t most);
+uint32_t fake_device_queued(const struct kvd_device *device);
+/* Jobs run so far, by operation (0 = all). */
+uint32_t fake_device_ran(const struct kvd_device *device, uint32_t op);
+
+/* After `skip` more jobs every queued job comes back as GPU_LOST, once; nothing of them is run. */
+void fake_device_lose(struct kvd_device *device, uint32_t skip);
+/* The next `count` submits find the ring full. */
+void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count);
+
+uint64_t fake_device_staging_used(const struct kvd_device *device);
+/* Bytes that kvd_device_pool_zero was asked for. */
+uint64_t fake_device_zeroed(const struct kvd_device *device);
+
+#endif
