@@ -7,14 +7,23 @@
 #include "fwht.h"
 #include "tile.h"
 
-/* Place -> column of a whole code matrix. */
+KVK_INLINE void fill_units(int32_t *column_at, uint32_t columns, uint32_t bits, uint32_t width)
+{
+    for (uint32_t base = 0; base < columns; base += width) {
+        for (uint32_t place = 0; place < width; place++)
+            column_at[base + place] = (int32_t)(base + unit_column(bits, width, place));
+    }
+}
+
+/* Place -> column of a whole code matrix; with constants, so that no call pays for divisions. */
 static void fill_order(int32_t *column_at, uint32_t bits, uint32_t columns)
 {
-    uint32_t width = unit_columns(bits, columns);
-
-    for (uint32_t place = 0; place < columns; place++)
-        column_at[place] =
-            (int32_t)(place / width * width + unit_column(bits, width, place % width));
+    if (unit_columns(bits, columns) == 128)
+        fill_units(column_at, columns, bits, 128);
+    else if (bits == 2)
+        fill_units(column_at, columns, 2, 64);
+    else
+        fill_units(column_at, columns, 4, 64);
 }
 
 static void load_vector(float *dst, const uint8_t *halves, uint32_t count)
