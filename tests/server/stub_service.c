@@ -7,6 +7,7 @@
 
 #include "proto/arena.h"
 #include "proto/codec.h"
+#include "server/core/limits.h"
 
 enum { BULK_BYTES = 1 << 20 };
 
@@ -92,7 +93,17 @@ static void answer(struct stub_request *it)
 
     assert(it->running && !it->replied);
     it->replied = true;
-    if (request->header.op == KVW_PING)
+    if (request->header.op == KVW_HELLO)
+        request->reply_meta_bytes = (uint32_t)kvw_hello_reply_encode(
+            it->meta, sizeof it->meta,
+            &(struct kvw_hello_reply){.result = {.text = ""},
+                                      .version = KVW_VERSION_MAX,
+                                      .server = "stub",
+                                      .backend = "stub",
+                                      .tenant = "default",
+                                      .payload_max_bytes = 8u << 20,
+                                      .in_flight_max = KVD_IN_FLIGHT_MAX});
+    else if (request->header.op == KVW_PING)
         request->reply_meta_bytes =
             (uint32_t)kvw_ping_reply_encode(it->meta, sizeof it->meta, &ping);
     else

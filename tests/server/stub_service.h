@@ -16,7 +16,7 @@ struct stub_request {
     struct kvd_request request; /* first */
     bool used, begun, running, replied;
     uint8_t *staging;
-    uint8_t meta[64];
+    uint8_t meta[128];
     struct iovec iov[4];
 };
 

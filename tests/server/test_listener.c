@@ -132,15 +132,15 @@ static int dial(const char *path)
 /* HELLO there and back. */
 static void greet(struct rig *rig, int fd)
 {
-    uint8_t head[KVW_HEADER_BYTES];
+    uint8_t frame[256];
     struct kvw_header header = {.version = 1, .op = KVW_HELLO, .request_id = 1};
     const char *why;
 
-    kvw_header_pack(head, &header);
-    assert_int_equal(send(fd, head, sizeof head, MSG_NOSIGNAL), sizeof head);
+    kvw_header_pack(frame, &header);
+    assert_int_equal(send(fd, frame, KVW_HEADER_BYTES, MSG_NOSIGNAL), KVW_HEADER_BYTES);
     settle(rig);
-    assert_int_equal(recv(fd, head, sizeof head, MSG_DONTWAIT), sizeof head);
-    assert_int_equal(kvw_header_unpack(&header, head, 0, &why), KVARN_OK);
+    assert_true(recv(fd, frame, sizeof frame, MSG_DONTWAIT) >= KVW_HEADER_BYTES);
+    assert_int_equal(kvw_header_unpack(&header, frame, 0, &why), KVARN_OK);
     assert_int_equal(header.request_id, 1);
 }
 
