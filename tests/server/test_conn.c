@@ -86,7 +86,9 @@ static int rig_setup(void **state)
                                                                    .connections_max = CLIENTS_MAX,
                                                                    .payload_max_bytes = 8u << 20,
                                                                    .now_ns = rig_now,
-                                                                   .context = rig});
+                                                                   .context = rig}) == KVARN_OK
+               ? 0
+               : -1;
 }
 
 static int rig_teardown(void **state)
@@ -363,9 +365,7 @@ static void foreign_protocols_are_closed_at_once(void **state)
 {
     struct rig *rig = *state;
     static const char *const first[] = {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01",
-                                        "*1\r\n$4\r\nPING", "PRI * HTTP/2.0\r\n",
-                                        "K"
-                                        "X"};
+                                        "*1\r\n$4\r\nPING", "PRI * HTTP/2.0\r\n", "KVRM"};
 
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
         int fd = join(rig);
