@@ -205,15 +205,23 @@ kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const c
 
 /* ---- the four sources */
 
+/* Beside kvarnd in a build, under libexec when installed. */
 static void default_worker(char out[KVD_CONFIG_TEXT_MAX])
 {
-    static const char name[] = "kvarn-worker";
-    ssize_t got = readlink("/proc/self/exe", out, KVD_CONFIG_TEXT_MAX - sizeof name);
+    static const char *const places[] = {"kvarn-worker", "../libexec/kvarn/kvarn-worker"};
+    char self[KVD_CONFIG_TEXT_MAX];
+    ssize_t got = readlink("/proc/self/exe", self, sizeof self - 32);
     char *slash;
 
-    out[got > 0 ? got : 0] = '\0';
-    slash = strrchr(out, '/');
-    strcpy(slash != NULL ? slash + 1 : out, name);
+    self[got > 0 ? got : 0] = '\0';
+    slash = strrchr(self, '/');
+    if (slash != NULL)
+        slash[1] = '\0';
+    for (size_t i = 2; i-- > 0;) {
+        snprintf(out, KVD_CONFIG_TEXT_MAX, "%.200s%s", self, places[i]);
+        if (access(out, X_OK) == 0)
+            return;
+    }
 }
 
 static void default_listen(char out[KVD_CONFIG_TEXT_MAX])
