@@ -70,7 +70,7 @@ static kvarn_status check_attend(struct kvarn_client *client, const kvarn_attend
 static kvarn_status plan_attend(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
     kvarn_attend_args *args = args_;
-    uint64_t q_bytes, out_bytes, lse_bytes;
+    uint64_t q_bytes = 0, out_bytes = 0, lse_bytes = 0;
     struct kvw_blocks blocks = {.space = args->space,
                                 .block_count = (uint32_t)args->count,
                                 .layer_begin = args->layer,

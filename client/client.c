@@ -167,7 +167,9 @@ int kvarn_client_fd(const kvarn_client *client)
 
 short kvarn_client_events(const kvarn_client *client)
 {
-    return kvarn_client_fd(client) < 0 ? 0 : kvarn_transport_events(client->session);
+    if (kvarn_client_fd(client) < 0)
+        return 0;
+    return kvarn_transport_events(client->session);
 }
 
 kvarn_status kvarn_client_process(kvarn_client *client)

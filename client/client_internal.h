@@ -72,7 +72,8 @@ static inline bool kvarn_add(uint64_t a, uint64_t b, uint64_t *sum)
     return !__builtin_add_overflow(a, b, sum);
 }
 
-/* Both public forms of one operation; a list macro for the operation files. */
+/* Both public forms of one operation; a list macro for the operation files.
+ * NOLINTBEGIN(bugprone-macro-parentheses): args is a type */
 #define KVARN_DEFINE_OPERATION(op, args, number, plan)                                             \
     static const struct kvarn_operation operation_##op = {#op, number, sizeof(args), plan};        \
     kvarn_status kvarn_##op##_start(kvarn_client *client, args *in_out, kvarn_call **call)         \
@@ -83,5 +84,6 @@ static inline bool kvarn_add(uint64_t a, uint64_t b, uint64_t *sum)
     {                                                                                              \
         return kvarn_client_run(client, &operation_##op, in_out);                                  \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

@@ -39,7 +39,7 @@ static kvarn_status plan_ping(struct kvarn_client *client, void *args, struct kv
     kvarn_status status = make(client, KVW_PING, KVARN_METADATA_ROOM, reply_ping, call);
 
     (void)args;
-    if (status != KVARN_OK)
+    if (!*call)
         return status;
     struct kvw_ping ping = {.echo = kvarn_now_ns()};
     (*call)->echo = ping.echo;

@@ -13,7 +13,7 @@ struct kvarn_session *kvarn_session_new(const char *name, uint32_t deadline_us)
     if (!session)
         return NULL;
     memset(session, 0, offsetof(struct kvarn_session, slots));
-    for (uint16_t i = 0; i < KVARN_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < KVARN_SLOTS_MAX; i++)
         session->slots[i] = (struct kvarn_slot){.next_free = (uint16_t)(i + 1)};
     session->free_slot = 0;
     session->in_flight = 0;

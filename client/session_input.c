@@ -43,7 +43,7 @@ static kvarn_status hello_reply(struct kvarn_call *call, const struct kvarn_repl
 
 struct kvarn_call *kvarn_session_hello(const char *name)
 {
-    struct kvarn_call *call = kvarn_call_new(KVW_HELLO, 2 * KVARN_METADATA_ROOM, 0);
+    struct kvarn_call *call = kvarn_call_new(KVW_HELLO, KVARN_METADATA_ROOM, 0);
     if (!call)
         return NULL;
     struct kvw_hello hello = {
@@ -52,7 +52,7 @@ struct kvarn_call *kvarn_session_hello(const char *name)
         .features = KVW_FEATURE_SEQUENCES,
         .client = name,
     };
-    size_t bytes = kvw_hello_encode(kvarn_call_metadata(call), 2 * KVARN_METADATA_ROOM, &hello);
+    size_t bytes = kvw_hello_encode(kvarn_call_metadata(call), KVARN_METADATA_ROOM, &hello);
     if (bytes == 0) {
         free(call);
         return NULL;

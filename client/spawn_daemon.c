@@ -19,8 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum {
     CHILD_FD = 3,
     PATH_BYTES = 4096,

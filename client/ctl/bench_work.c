@@ -150,8 +150,8 @@ static kvarn_status store_piece(struct bench_work *work, struct bench_client *cl
     const struct bench_options *options = work->options;
     const uint64_t row = (uint64_t)options->head_dim * 2, token = options->kv_heads * row;
     const uint64_t block = work->group * token;
-    uint8_t *k = malloc((size_t)(options->layers * count * block));
-    uint8_t *v = malloc((size_t)(options->layers * count * block));
+    uint8_t *k = malloc((size_t)((uint64_t)options->layers * count * block));
+    uint8_t *v = malloc((size_t)((uint64_t)options->layers * count * block));
     kvarn_compress_args args = KVARN_COMPRESS_INIT;
 
     for (uint32_t layer = 0; k && v && layer < options->layers; layer++) {

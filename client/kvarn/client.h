@@ -103,10 +103,12 @@ KVARN_API uint64_t kvarn_call_device_ns(const kvarn_call *call);
 KVARN_API void kvarn_call_free(kvarn_call **call);
 
 /* Defines the blocking and the non-blocking form of one operation. deadline_ms in args: 0 = the
- * client's. */
+ * client's.
+ * NOLINTBEGIN(bugprone-macro-parentheses): args is a type */
 #define KVARN_OPERATION(op, args)                                                                  \
     KVARN_API kvarn_status kvarn_##op(kvarn_client *client, args *in_out);                         \
     KVARN_API kvarn_status kvarn_##op##_start(kvarn_client *client, args *in_out, kvarn_call **call)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* ------------------------------------------------------------------ control */
 
