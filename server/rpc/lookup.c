@@ -60,7 +60,7 @@ static void lookup_run(struct kvd_work *work)
         kvw_block_status_store(work->reply_table + (size_t)i * KVW_BLOCK_STATUS_BYTES, &row);
     }
     if (work->args.blocks.lease_ms && reply.matched && lease(work, &reply, reply.matched)) {
-        kvd_work_refuse(work, work->request.status, "%s", "");
+        kvd_work_refuse_kept(work);
         return;
     }
     kvd_work_iov(work, work->reply_table, (uint64_t)count * KVW_BLOCK_STATUS_BYTES);

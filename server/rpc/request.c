@@ -147,7 +147,7 @@ void kvd_request_run(struct kvd_request *request)
     struct kvd_service *service = request->service;
 
     if (request->status != KVARN_OK)
-        kvd_work_refuse(work, request->status, "%s", "");
+        kvd_work_refuse_kept(work);
     else if (!request->conn)
         kvd_work_refuse(work, KVARN_PEER_LOST, "the client is gone");
     else if (request->deadline_ns && kvd_service_now(service) >= request->deadline_ns)

@@ -60,10 +60,7 @@ static void done(struct kvd_work *work)
 
     kvd_turns_wrote(work, work->args.sequences.layer_begin, 1);
     if (work->job_status != KVARN_OK) {
-        kvarn_status status = work->job_status;
-
-        work->request.status = KVARN_OK;
-        kvd_work_refuse(work, status, "%s", kvarn_status_text(status));
+        kvd_work_refuse(work, work->job_status, "%s", kvarn_status_text(work->job_status));
         return;
     }
     for (uint32_t i = 0; i < work->turn_count; i++) {

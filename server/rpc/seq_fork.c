@@ -72,7 +72,7 @@ static void go(struct kvd_work *work)
     uint32_t count = work->args.sequences.fork_count;
 
     if (!parent) {
-        kvd_work_refuse(work, work->request.status, "%s", "");
+        kvd_work_refuse_kept(work);
         return;
     }
     for (uint32_t i = 1; i <= count; i++) {

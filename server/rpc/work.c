@@ -62,6 +62,7 @@ static kvarn_status keep(struct kvd_work *work, kvarn_status status, const char 
     if (request->status != KVARN_OK)
         return status;
     request->status = status;
+    request->retry_after_us = 0;
     vsnprintf(request->text, sizeof request->text, format, values);
     if (kvarn_status_class_of(status) == KVARN_CLASS_RETRY)
         request->retry_after_us = KVD_RETRY_US;
@@ -126,18 +127,24 @@ void kvd_work_send(struct kvd_work *work, size_t meta_bytes)
     request->reply(request);
 }
 
+void kvd_work_refuse_kept(struct kvd_work *work)
+{
+    struct kvw_result result = kvd_work_result(work);
+
+    work->request.reply_iov_count = 0;
+    work->request.reply_payload_bytes = 0;
+    kvd_work_send(work, kvw_result_encode(work->meta, sizeof work->meta, &result));
+}
+
 void kvd_work_refuse(struct kvd_work *work, kvarn_status status, const char *format, ...)
 {
-    struct kvw_result result;
     va_list values;
 
+    work->request.status = KVARN_OK; /* what failed before in single rows does not matter now */
     va_start(values, format);
     keep(work, status, format, values);
     va_end(values);
-    work->request.reply_iov_count = 0;
-    work->request.reply_payload_bytes = 0;
-    result = kvd_work_result(work);
-    kvd_work_send(work, kvw_result_encode(work->meta, sizeof work->meta, &result));
+    kvd_work_refuse_kept(work);
 }
 
 /* ---- jobs */

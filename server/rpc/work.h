@@ -172,7 +172,8 @@ struct kvw_result kvd_work_result(const struct kvd_work *work);
 bool kvd_work_iov(struct kvd_work *work, void *base, uint64_t bytes);
 /* Sends; meta_bytes is what the encoder gave (0 = did not fit: INTERNAL is sent). */
 void kvd_work_send(struct kvd_work *work, size_t meta_bytes);
-/* Sends an error reply without payload. */
+/* Sends an error reply without payload: with what kvd_work_fail kept, or with this. */
+void kvd_work_refuse_kept(struct kvd_work *work);
 void kvd_work_refuse(struct kvd_work *work, kvarn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
