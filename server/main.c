@@ -210,6 +210,7 @@ static bool open_service(struct front *front)
     status = kvd_service_open(&front->service,
                               &(struct kvd_service_options){
                                   .device = front->device,
+                                  .metrics = front->metrics,
                                   .pool_bytes = config->pool_bytes,
                                   .drain = drain,
                                   .tenant_name = tenant_name,

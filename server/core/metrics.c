@@ -1,14 +1,13 @@
 /* Latencies fall into buckets that grow with the value: 16 per power of two, so that a quantile is
  * right within 1/16 whether an operation takes a microsecond or a minute, in 5 KiB per operation.
- *
- * Results are counted by class, not by status: what an operator acts on, and few enough series for
- * one STATS reply. */
+ */
 #include "server/core/metrics.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "proto/wire.h"
 
@@ -17,10 +16,9 @@ enum {
     SUBS = 1 << SUB_BITS,
     BUCKETS = 41 * SUBS, /* up to 2^44 ns, five hours */
     OPS = KVW_DRAIN + 1,
-    RESULTS = KVARN_CLASS_FATAL + 1,
+    SERIES = 4, /* p50, p99, sum, count */
 };
 
-static const char *const result_names[RESULTS] = {"ok", "refused", "retry", "lost", "failed"};
 static const char *const metric_names[KVD_METRIC_COUNT] = {
 #define NAME(id, name) name,
     KVD_METRIC_LIST(NAME)
@@ -28,7 +26,6 @@ static const char *const metric_names[KVD_METRIC_COUNT] = {
 };
 
 struct op_metrics {
-    uint64_t results[RESULTS];
     uint64_t count, sum_ns;
     uint64_t buckets[BUCKETS];
 };
@@ -36,12 +33,35 @@ struct op_metrics {
 struct kvd_metrics {
     double values[KVD_METRIC_COUNT];
     struct op_metrics ops[OPS]; /* 0: operations that do not exist */
+    char names[OPS][SERIES][KVD_METRIC_NAME_MAX];
 };
+
+static void name_series(struct kvd_metrics *metrics, unsigned op)
+{
+    static const char *const forms[SERIES] = {
+        "kvarn_request_duration_seconds{op=\"%s\",quantile=\"0.5\"}",
+        "kvarn_request_duration_seconds{op=\"%s\",quantile=\"0.99\"}",
+        "kvarn_request_duration_seconds_sum{op=\"%s\"}",
+        "kvarn_request_duration_seconds_count{op=\"%s\"}",
+    };
+    const char *op_name = kvw_op_name((uint8_t)op);
+
+    for (size_t i = 0; i < SERIES; i++) {
+        const char *at = strstr(forms[i], "%s");
+
+        snprintf(metrics->names[op][i], KVD_METRIC_NAME_MAX, "%.*s%s%s", (int)(at - forms[i]),
+                 forms[i], op_name != NULL ? op_name : "unknown", at + 2);
+    }
+}
 
 kvarn_status kvd_metrics_open(struct kvd_metrics **metrics)
 {
     *metrics = calloc(1, sizeof **metrics);
-    return *metrics == NULL ? KVARN_NO_SPACE : KVARN_OK;
+    if (*metrics == NULL)
+        return KVARN_NO_SPACE;
+    for (unsigned op = 0; op < OPS; op++)
+        name_series(*metrics, op);
+    return KVARN_OK;
 }
 
 void kvd_metrics_close(struct kvd_metrics **metrics)
@@ -98,12 +118,10 @@ static uint64_t bucket_ns(size_t bucket)
     return ((SUBS + bucket % SUBS + 1) << shift) - 1;
 }
 
-void kvd_metrics_request(struct kvd_metrics *metrics, uint8_t op, kvarn_status status,
-                         uint64_t duration_ns)
+void kvd_metrics_request(struct kvd_metrics *metrics, uint8_t op, uint64_t duration_ns)
 {
     struct op_metrics *of = &metrics->ops[op_index(op)];
 
-    of->results[kvarn_status_class_of(status)]++;
     of->count++;
     of->sum_ns += duration_ns;
     of->buckets[bucket_of(duration_ns)]++;
@@ -145,27 +163,15 @@ static void tell(struct walk *walk, const char *name, double value)
 
 static void tell_op(struct walk *walk, const struct kvd_metrics *metrics, uint8_t op)
 {
-    const struct op_metrics *of = &metrics->ops[op];
-    const char *op_name = op == 0 ? "UNKNOWN" : kvw_op_name(op);
-    static const double quantiles[] = {0.5, 0.99};
-    char name[KVD_METRIC_NAME_MAX];
+    const double values[SERIES] = {
+        kvd_metrics_quantile(metrics, op, 0.5),
+        kvd_metrics_quantile(metrics, op, 0.99),
+        (double)metrics->ops[op].sum_ns / 1e9,
+        (double)metrics->ops[op].count,
+    };
 
-    for (size_t r = 0; r < RESULTS; r++) {
-        if (of->results[r] == 0)
-            continue;
-        snprintf(name, sizeof name, "kvarn_requests_total{op=\"%s\",result=\"%s\"}", op_name,
-                 result_names[r]);
-        tell(walk, name, (double)of->results[r]);
-    }
-    for (size_t i = 0; i < sizeof quantiles / sizeof quantiles[0]; i++) {
-        snprintf(name, sizeof name, "kvarn_request_duration_seconds{op=\"%s\",quantile=\"%g\"}",
-                 op_name, quantiles[i]);
-        tell(walk, name, kvd_metrics_quantile(metrics, op, quantiles[i]));
-    }
-    snprintf(name, sizeof name, "kvarn_request_duration_seconds_sum{op=\"%s\"}", op_name);
-    tell(walk, name, (double)of->sum_ns / 1e9);
-    snprintf(name, sizeof name, "kvarn_request_duration_seconds_count{op=\"%s\"}", op_name);
-    tell(walk, name, (double)of->count);
+    for (size_t i = 0; i < SERIES; i++)
+        tell(walk, metrics->names[op][i], values[i]);
 }
 
 size_t kvd_metrics_each(const struct kvd_metrics *metrics,

@@ -152,7 +152,7 @@ void kvd_slot_note(struct kvd_slot *slot, kvarn_status status, const char *text)
     slot->note = true;
     slot->note_bytes = (uint32_t)kvd_result_frame(slot->note_frame, sizeof slot->note_frame,
                                                   &slot->header, status, text, 0);
-    kvd_metrics_request(conns->options.metrics, slot->header.op, status,
+    kvd_metrics_request(conns->options.metrics, slot->header.op,
                         slot->arrived_ns == 0 ? 0 : now - slot->arrived_ns);
     queue(slot, slot->note_bytes);
 }
@@ -172,7 +172,7 @@ void kvd_slot_reply(struct kvd_request *request)
     if (slot->header.op == KVW_HELLO &&
         kvarn_status_class_of(request->status) != KVARN_CLASS_SUCCESS)
         slot->conn->hello = false;
-    kvd_metrics_request(conns->options.metrics, slot->header.op, request->status,
+    kvd_metrics_request(conns->options.metrics, slot->header.op,
                         kvd_conns_now(conns) - slot->arrived_ns);
     kvw_header_pack(slot->head, &(struct kvw_header){
                                     .version = slot->header.version,

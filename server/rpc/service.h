@@ -15,12 +15,14 @@
 #include "proto/codec.h"
 
 struct kvd_device;
+struct kvd_metrics;
 struct kvd_service;
 
 struct kvd_service_options {
     struct kvd_device *device;
-    uint64_t pool_bytes;                             /* of the device's pool */
-    uint64_t (*now_ns)(void *context);               /* NULL = CLOCK_MONOTONIC */
+    const struct kvd_metrics *metrics; /* of the connections, told by STATS too; NULL = none */
+    uint64_t pool_bytes;               /* of the device's pool */
+    uint64_t (*now_ns)(void *context); /* NULL = CLOCK_MONOTONIC */
     void (*drain)(void *context, uint32_t grace_ms); /* DRAIN was asked; NULL = UNSUPPORTED */
     const char *(*tenant_name)(void *context, uint32_t tenant); /* NULL = "default" */
     void *context;                                              /* of the three above */

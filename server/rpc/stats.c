@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/core/metrics.h"
 #include "server/store/pool.h"
 
 struct sums {
@@ -87,6 +88,11 @@ static void add_daemon(struct list *list)
     add(list, "kvarn_draining", service->draining);
 }
 
+static void add_one(void *context, const char *name, double value)
+{
+    add(context, name, value);
+}
+
 /* Only pairs that happened, so that the list stays short. */
 static void add_requests(struct list *list)
 {
@@ -124,6 +130,8 @@ static size_t collect(struct kvd_service *service, uint32_t tenant, bool all,
     add_tenant(&list, &sums);
     if (all) {
         add_daemon(&list);
+        if (service->options.metrics != NULL)
+            kvd_metrics_each(service->options.metrics, add_one, &list);
         add_requests(&list);
     }
     return list.count;
