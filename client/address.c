@@ -126,8 +126,8 @@ kvarn_status kvarn_address_parse(struct kvarn_address *out, const char *text,
     memcpy(out->text, text, strlen(text) + 1);
     if (strncmp(text, "unix:", 5) == 0)
         return parse_unix(out, text + 5, why);
-    if (strncmp(text, "tcp://", 6) == 0)
-        return parse_tcp(out, text + 6, why);
+    if (strncmp(text, "tcp:", 4) == 0) /* tcp:host:port is how kvarnd writes it */
+        return parse_tcp(out, text + (strncmp(text, "tcp://", 6) == 0 ? 6 : 4), why);
     if (strcmp(text, "spawn:") == 0) {
         out->kind = KVARN_ADDRESS_SPAWN;
         return KVARN_OK;

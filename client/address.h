@@ -1,4 +1,5 @@
-/* Where a daemon is: "unix:/path", "tcp://host:port", "spawn:", or the default.
+/* Where a daemon is: "unix:/path", "tcp://host:port" (or "tcp:host:port"), "spawn:", or the
+ * default.
  *
  * Parsing only: no name is looked up and no file is touched here. A refused address comes with a
  * sentence that says what was wrong and what to write instead. */

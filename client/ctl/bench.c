@@ -211,9 +211,9 @@ static int measure(struct ctl *ctl, struct bench_work *work, struct bench_client
     ctl_catch_interrupt();
     bench_run(work, clients, result);
     bench_work_remove(work, &clients[0]);
-    if (ctl->format == CTL_TABLE)
+    if (ctl->format == CTL_TABLE && (result->done > 0 || result->failed == 0))
         report_table(work, result);
-    else
+    else if (ctl->format != CTL_TABLE)
         ctl_print_one(ctl->format, "bench", result_object(work, result));
     if (result->failed > 0) {
         fprintf(stderr, "kvarnctl bench: %llu requests failed; the first: %s (%s)\n",

@@ -112,6 +112,10 @@ void bench_run(struct bench_work *work, struct bench_client *clients, struct ben
     if (!fds)
         return;
     loop(&run, fds);
+    if (result->failed > 0) { /* what fails while warming up will not get better */
+        free(fds);
+        return;
+    }
     run.recorded = true;
     run.started = 0;
     run.limit = options->requests ? options->requests : UINT64_MAX;

@@ -132,15 +132,18 @@ static error_t parse_verify(int key, char *text, struct argp_state *state)
     return 0;
 }
 
-/* Appends a row; gives the exit code of this space. */
-static int verify_space(struct ctl *ctl, const kvarn_space_info *space, json_t *rows)
+/* Appends a row; gives the exit code of this space. The operator's list shows the spaces of every
+ * tenant, but only their own can verify them: such a space is reported and not counted, unless it
+ * was asked for. */
+static int verify_space(struct ctl *ctl, const kvarn_space_info *space, bool asked, json_t *rows)
 {
     kvarn_blocks_args args = KVARN_BLOCKS_INIT;
 
     args.space = space->space;
     args.all = 1;
     kvarn_status status = kvarn_verify(ctl->client, &args);
-    if (status != KVARN_OK && status != KVARN_CORRUPT)
+    bool skipped = status == KVARN_NOT_FOUND && !asked;
+    if (status != KVARN_OK && status != KVARN_CORRUPT && !skipped)
         return ctl_fail(ctl, ctl->client, status);
     if (status == KVARN_CORRUPT)
         ctl_fail(ctl, ctl->client, status);
@@ -148,8 +151,9 @@ static int verify_space(struct ctl *ctl, const kvarn_space_info *space, json_t *
     json_array_append_new(rows,
                           json_pack("{s:I, s:s, s:I, s:I, s:s}", "space", (json_int_t)space->space,
                                     "model", space->model, "blocks", (json_int_t)blocks, "fine",
-                                    (json_int_t)args.matched, "result", kvarn_status_name(status)));
-    return ctl_exit_of(status);
+                                    (json_int_t)args.matched, "result",
+                                    skipped ? "NOT_YOURS" : kvarn_status_name(status)));
+    return skipped ? CTL_FINE : ctl_exit_of(status);
 }
 
 int ctl_verify(struct ctl *ctl, int argc, char **argv)
@@ -176,7 +180,7 @@ int ctl_verify(struct ctl *ctl, int argc, char **argv)
         if (options.one && spaces[i].space != options.space)
             continue;
         seen++;
-        int one = verify_space(ctl, &spaces[i], rows);
+        int one = verify_space(ctl, &spaces[i], options.one, rows);
         code = one > code ? one : code;
         if (one == CTL_NO_CONNECTION)
             break;

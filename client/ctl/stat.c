@@ -85,6 +85,8 @@ static json_t *time_cell(double time, enum ctl_format format)
 
 static json_t *number_cell(double value)
 {
+    if (fabs(value) < 1e15 && value == floor(value))
+        return json_integer((json_int_t)value);              /* counters, with all their digits */
     return isfinite(value) ? json_real(value) : json_null(); /* JSON has no infinity */
 }
 

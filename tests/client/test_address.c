@@ -59,6 +59,8 @@ static void tcp_hosts(void **state)
     assert_int_equal(address.kind, KVARN_ADDRESS_TCP);
     assert_string_equal(address.host, "127.0.0.1");
     assert_string_equal(address.port, "7070");
+    parse("tcp:localhost:80", KVARN_OK);
+    assert_string_equal(address.host, "localhost");
     parse("tcp://[::1]:1", KVARN_OK);
     assert_string_equal(address.host, "::1");
     parse("tcp://host.example:00065", KVARN_OK);

@@ -1,0 +1,127 @@
+#!/bin/sh
+# usage: ctl.sh KVARNCTL KVARND: every command of kvarnctl against a real daemon, in every format, and its exit codes.
+set -u
+ctl=$1 kvarnd=$2
+work=$(mktemp -d)
+failed=0 daemon=
+cleanup() {
+    [ -z "$daemon" ] || kill -KILL "$daemon" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+export KVARN_ADDRESS="unix:$work/s"
+
+# expect CODE ARGUMENTS...: runs kvarnctl; its output is in $work/out and $work/err.
+expect() {
+    code=$1
+    shift
+    "$ctl" "$@" >"$work/out" 2>"$work/err"
+    got=$?
+    if [ "$got" -ne "$code" ]; then
+        echo "FAIL: kvarnctl $*: exit code $got, not $code"
+        cat "$work/out" "$work/err"
+        failed=1
+    fi
+}
+# says TEXT: it is in the last output; errors TEXT: or in the last error.
+says() {
+    grep -q -- "$1" "$work/out" || { echo "FAIL: '$1' is not in:"; cat "$work/out"; failed=1; }
+}
+errors() {
+    grep -q -- "$1" "$work/err" || { echo "FAIL: '$1' is not in:"; cat "$work/err"; failed=1; }
+}
+# json FILTER: the last output is JSON of schema 1 and FILTER (Python, document d) is true.
+json() {
+    python3 -c "import json,sys; d=json.load(open(sys.argv[1])); assert d['schema']==1; assert $1, d" "$work/out" ||
+        { echo "FAIL: $1"; failed=1; }
+}
+
+expect 2
+expect 2 nonsense
+expect 2 -o xml ping
+expect 2 ping --no-such-option
+expect 2 ping surplus
+expect 2 bench --op nothing
+expect 2 -a nonsense ping
+errors 'use unix:'
+expect 0 --help
+says 'Examples'
+expect 0 help bench
+says '--op attend'
+expect 0 --version
+says kvarnctl
+expect 3 ping
+errors 'start kvarnd'
+expect 3 -a tcp://127.0.0.1:1 describe
+
+"$kvarnd" --listen "unix:$work/s" --pool host:128MiB --log-level error &
+daemon=$!
+for _ in $(seq 100); do
+    "$ctl" ping -q 2>/dev/null && break
+    sleep 0.05
+done
+expect 0 ping -c 20
+says 'p99'
+expect 0 ping -o json
+json "d['ping']['count']==1"
+expect 0 ping -c 3 -o csv
+says 'p50_seconds'
+expect 0 ping -q
+[ ! -s "$work/out" ] || { echo "FAIL: ping -q speaks"; failed=1; }
+expect 0 describe
+says 'kvarnd'
+expect 0 describe -o json
+json "d['daemon']['protocol']==1 and d['spaces']==[]"
+expect 0 stat -m pool
+says 'kvarn_pool_capacity_bytes'
+expect 0 stat -i 0.05 -c 2 -o csv
+says 'per_second'
+expect 0 stat -o json
+json "any(m['name']=='kvarn_pool_capacity_bytes' and m['value']==128<<20 for m in d['metrics'])"
+expect 0 ls
+says 'no spaces'
+expect 0 ls -o json
+json "d['spaces']==[]"
+expect 0 verify
+expect 4 verify --space 5
+
+shape="--layers 2 --kv-heads 2 --q-heads 4 --dim 64 --context 256 --requests 20 --warmup 2"
+for op in ping compress decompress attend lookup import; do
+    # shellcheck disable=SC2086
+    expect 0 bench --op $op $shape --clients 2 -o json
+    json "d['bench']['op']=='$op' and d['bench']['requests']==20 and d['bench']['failed']==0 and d['bench']['p99_seconds']>0"
+done
+# shellcheck disable=SC2086
+expect 0 bench --op attend $shape
+says 'throughput'
+expect 1 bench --op compress --dim 100
+errors 'head_dim'
+expect 0 ls -o csv
+says 'kvarnctl-bench'
+expect 0 ls -o json
+json "d['spaces'][0]['bytes']==0 and len(d['spaces'][0]['fingerprint'])==64"
+expect 0 verify -o json
+json "d['spaces'][0]['result']=='OK'"
+expect 0 -a spawn: describe
+says 'kvarnd'
+
+"$ctl" ping -c 100000000 -i 0.01 >"$work/out" 2>&1 &
+pinging=$!
+sleep 0.3
+kill -TERM $pinging # as ^C; a shell's background job ignores SIGINT
+wait $pinging
+[ $? -eq 130 ] || { echo "FAIL: an interrupted ping does not end with 130"; failed=1; }
+says 'round trips'
+
+kill -STOP $daemon
+expect 3 -t 0.2 ping
+errors 'HELLO'
+kill -CONT $daemon
+
+expect 0 drain
+wait $daemon
+[ $? -eq 0 ] || { echo "FAIL: the drained daemon does not end with 0"; failed=1; }
+daemon=
+expect 3 ping
+[ $failed -eq 0 ] && echo "every command as expected"
+exit $failed
