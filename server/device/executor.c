@@ -29,11 +29,13 @@ struct kvd_executor {
     uint32_t *cursors; /* [threads]: item of the thread's last unit in this wave */
     struct kvd_exec_item *items;
     struct kvd_job *jobs[KVD_RING_ENTRIES]; /* of the group that runs */
+    uint64_t shares[KVD_RING_ENTRIES];      /* guessed time of each of them */
     float *parts;
     /* the wave */
     const struct kvd_exec_op *op;
     uint32_t item_count;
     uint64_t units, ns, parts_used;
+    uint64_t planned_ns;  /* of the job that is being planned */
     pthread_mutex_t lock; /* outcome fields of items */
 };
 
@@ -170,6 +172,7 @@ static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_job *job
         executor->item_count++;
         executor->units += item->units;
         executor->ns += item->units * item->ns;
+        executor->planned_ns += item->units * item->ns;
     }
     return status;
 }
@@ -196,17 +199,22 @@ static void plan_entry(struct kvd_executor *executor, struct kvd_job *job, void 
 static void run_group(struct kvd_executor *executor, uint32_t count)
 {
     uint64_t start = kvd_now_ns();
+    double guessed = 1;
 
     for (uint32_t i = 0; i < count; i++) {
         struct kvd_job *job = executor->jobs[i];
         uint8_t *entries = (uint8_t *)(job + 1);
+        executor->planned_ns = 0;
         for (uint64_t entry = 0; entry < job->count; entry++)
             plan_entry(executor, job, entries + entry * executor->op->entry_bytes);
+        executor->shares[i] = executor->planned_ns;
+        guessed += (double)executor->planned_ns;
     }
     run_wave(executor);
-    uint64_t took = kvd_now_ns() - start;
+    /* a job's share of the group's time, so that the sum over jobs is the time the device worked */
+    double scale = (double)(kvd_now_ns() - start) / guessed;
     for (uint32_t i = 0; i < count; i++)
-        executor->jobs[i]->device_ns = took;
+        executor->jobs[i]->device_ns = (uint64_t)(scale * (double)executor->shares[i]);
 }
 
 /* ---- jobs ---- */
