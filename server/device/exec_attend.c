@@ -21,9 +21,9 @@ static uint32_t tokens_per_item(const struct kvd_job *job, const struct kvd_atte
     return KVD_EXEC_ROWS / (attend->q_heads / job->heads);
 }
 
-static uint32_t attend_items(const struct kvd_job *job, const void *entry)
+static uint32_t attend_items(const struct kvd_job *job, const union kvd_exec_entry *entry)
 {
-    const struct kvd_attend *attend = entry;
+    const struct kvd_attend *attend = &entry->attend;
 
     if (attend->q_tokens == 0 || attend->q_tokens > KVD_Q_TOKENS_MAX || attend->q_heads == 0 ||
         attend->q_heads % job->heads != 0 || attend->q_heads / job->heads > KVARN_MAX_GQA ||
@@ -33,9 +33,9 @@ static uint32_t attend_items(const struct kvd_job *job, const void *entry)
     return (attend->q_tokens + tokens - 1) / tokens * job->heads;
 }
 
-static void attend_begin(void *entry, kvarn_status status)
+static void attend_begin(void *result, kvarn_status status)
 {
-    struct kvd_attend *attend = entry;
+    struct kvd_attend *attend = result;
 
     attend->status = status;
     attend->fault = (struct kvd_fault){0};
@@ -56,16 +56,23 @@ static bool spans_are_sound(const struct kvd_executor *executor, const struct kv
     return position < POSITION_END;
 }
 
-static const struct kvd_job_span *spans_of(const struct kvd_job *job,
-                                           const struct kvd_attend *attend)
+/* Copies the spans of an entry. */
+static kvarn_status take_spans(struct kvd_executor *executor, struct kvd_exec_item *item)
 {
-    uint64_t bytes = attend->span_count * sizeof(struct kvd_job_span);
+    const struct kvd_attend *attend = &item->entry.attend;
+    uint64_t bytes = (uint64_t)attend->span_count * sizeof(struct kvd_job_span);
+    uint64_t job_bytes = item->job->job_bytes;
 
-    if (attend->span_count > KVD_EXEC_SPANS_MAX || attend->spans_offset > job->job_bytes ||
-        attend->spans_offset % _Alignof(struct kvd_job_span) != 0 ||
-        bytes > job->job_bytes - attend->spans_offset)
-        return NULL;
-    return (const struct kvd_job_span *)(const void *)((const uint8_t *)job + attend->spans_offset);
+    if (attend->span_count > KVD_EXEC_SPANS_MAX || attend->spans_offset > job_bytes ||
+        bytes > job_bytes - attend->spans_offset)
+        return KVARN_INTERNAL;
+    struct kvd_job_span *spans = kvd_exec_spans(executor, attend->span_count);
+    if (spans == NULL)
+        return KVARN_NO_SPACE;
+    memcpy(spans, item->job_at + attend->spans_offset, bytes);
+    item->query.spans = spans;
+    return spans_are_sound(executor, item->job, spans, attend->span_count) ? KVARN_OK
+                                                                           : KVARN_INTERNAL;
 }
 
 /* Tokens of a span inside [first, end). */
@@ -94,38 +101,39 @@ static void cut_context(struct kvd_exec_query *query, const struct kvd_attend *a
     query->splits = (uint32_t)splits;
 }
 
-static kvarn_status check_memory(const struct kvd_executor *executor, struct kvd_exec_item *item)
+static kvarn_status take_entry(struct kvd_executor *executor, struct kvd_exec_item *item)
 {
-    const struct kvd_attend *attend = item->entry;
+    const struct kvd_attend *attend = &item->entry.attend;
     struct kvd_exec_query *query = &item->query;
     uint64_t rows = (uint64_t)attend->q_tokens * attend->q_heads, dim = item->job->shape.dim;
     size_t q_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype);
     size_t out_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->out_dtype);
 
-    query->spans = spans_of(item->job, attend);
     query->q = kvd_exec_at(executor, attend->q, rows * dim * q_bytes);
     query->out = kvd_exec_at(executor, attend->out, rows * dim * out_bytes);
     query->lse = kvd_exec_at(executor, attend->lse, rows * sizeof(float));
-    if (q_bytes == 0 || out_bytes == 0 || query->spans == NULL || query->q == NULL ||
-        query->out == NULL || query->lse == NULL ||
-        !spans_are_sound(executor, item->job, query->spans, attend->span_count))
+    if (q_bytes == 0 || out_bytes == 0 || query->q == NULL || query->out == NULL ||
+        query->lse == NULL)
         return KVARN_INTERNAL;
-    cut_context(query, attend);
-    return KVARN_OK;
+    kvarn_status status = take_spans(executor, item);
+    if (status == KVARN_OK)
+        cut_context(query, attend);
+    return status;
 }
 
 static kvarn_status attend_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
                                 uint32_t index)
 {
-    const struct kvd_attend *attend = item->entry;
+    const struct kvd_attend *attend = &item->entry.attend;
     const struct kvd_job *job = item->job;
     struct kvd_exec_query *query = &item->query;
     uint32_t tokens = tokens_per_item(job, attend);
 
     /* the other items of the entry look at the same memory and cut the same context */
     if (item->lead == kvd_exec_item_index(executor, item)) {
-        if (check_memory(executor, item) != KVARN_OK)
-            return KVARN_INTERNAL;
+        kvarn_status status = take_entry(executor, item);
+        if (status != KVARN_OK)
+            return status;
     } else {
         *query = (item - 1)->query;
     }
@@ -153,7 +161,7 @@ static kvarn_status attend_plan(struct kvd_executor *executor, struct kvd_exec_i
 static size_t collect_spans(const struct kvd_executor *executor, const struct kvd_exec_item *item,
                             uint32_t split, struct kvk_span *to)
 {
-    const struct kvd_attend *attend = item->entry;
+    const struct kvd_attend *attend = &item->entry.attend;
     const struct kvd_exec_query *query = &item->query;
     const struct kvd_job *job = item->job;
     size_t row = kvd_exec_row_bytes(&job->shape), count = 0;
@@ -181,7 +189,7 @@ static size_t collect_spans(const struct kvd_executor *executor, const struct kv
 
 static void store(const struct kvd_exec_item *item, const float *out, const float *lse)
 {
-    const struct kvd_attend *attend = item->entry;
+    const struct kvd_attend *attend = &item->entry.attend;
     const struct kvd_exec_query *query = &item->query;
     kvarn_dtype dtype = (kvarn_dtype)attend->out_dtype;
     size_t row = item->job->shape.dim * kvarn_dtype_bytes(dtype), heads = query->group_heads;
@@ -197,7 +205,7 @@ static void store(const struct kvd_exec_item *item, const float *out, const floa
 static kvarn_status attend_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
                                struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
 {
-    const struct kvd_attend *attend = item->entry;
+    const struct kvd_attend *attend = &item->entry.attend;
     const struct kvd_exec_query *query = &item->query;
     const struct kvd_job *job = item->job;
     size_t q_row = job->shape.dim * kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype);
@@ -246,7 +254,7 @@ static kvarn_status attend_run(struct kvd_executor *executor, const struct kvd_e
 
 static void attend_finish(const struct kvd_exec_item *lead)
 {
-    struct kvd_attend *attend = lead->entry;
+    struct kvd_attend *attend = lead->result;
 
     /* an entry of many items may take several waves; the first fault stands */
     if (attend->status == KVARN_OK) {

@@ -2,16 +2,16 @@
  * block its K and V rows as they are, each with the digest of what it wrote. */
 #include "server/device/exec.h"
 
-static uint32_t compress_items(const struct kvd_job *job, const void *entry)
+static uint32_t compress_items(const struct kvd_job *job, const union kvd_exec_entry *entry)
 {
-    const struct kvd_put *put = entry;
+    const struct kvd_put *put = &entry->put;
 
     return kvd_exec_cell_bytes(&job->shape, put->kind) != 0;
 }
 
-static void compress_begin(void *entry, kvarn_status status)
+static void compress_begin(void *result, kvarn_status status)
 {
-    struct kvd_put *put = entry;
+    struct kvd_put *put = result;
 
     put->status = status;
     put->digest = 0;
@@ -21,7 +21,7 @@ static void compress_begin(void *entry, kvarn_status status)
 static kvarn_status compress_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
                                   uint32_t index)
 {
-    const struct kvd_put *put = item->entry;
+    const struct kvd_put *put = &item->entry.put;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layers, job->shape.group, job->heads};
     uint64_t row = kvd_exec_row_bytes(&job->shape);
@@ -57,7 +57,7 @@ static kvarn_status compress_run(struct kvd_executor *executor,
                                  const struct kvd_exec_thread *thread, struct kvd_exec_item *item,
                                  uint32_t unit, struct kvd_fault *fault)
 {
-    const struct kvd_put *put = item->entry;
+    const struct kvd_put *put = &item->entry.put;
     const struct kvd_job *job = item->job;
     uint32_t layer = unit / job->heads, head = unit % job->heads;
     uint64_t at = layer * put->strides.layer + head * put->strides.head;
@@ -93,7 +93,7 @@ static kvarn_status compress_run(struct kvd_executor *executor,
 
 static void compress_finish(const struct kvd_exec_item *lead)
 {
-    struct kvd_put *put = lead->entry;
+    struct kvd_put *put = lead->result;
 
     put->status = lead->status;
     put->fault = lead->fault;

@@ -6,7 +6,7 @@
 
 enum { PIECE_BYTES = 1 << 20 };
 
-static uint32_t copy_items(const struct kvd_job *job, const void *entry)
+static uint32_t copy_items(const struct kvd_job *job, const union kvd_exec_entry *entry)
 {
     (void)job;
     (void)entry;
@@ -14,14 +14,14 @@ static uint32_t copy_items(const struct kvd_job *job, const void *entry)
 }
 
 /* The digest is an input too, so it stays until finish. */
-static void copy_begin(void *entry, kvarn_status status)
+static void copy_begin(void *result, kvarn_status status)
 {
-    ((struct kvd_copy *)entry)->status = status;
+    ((struct kvd_copy *)result)->status = status;
 }
 
 static kvarn_status plan_pieces(struct kvd_executor *executor, struct kvd_exec_item *item)
 {
-    const struct kvd_copy *copy = item->entry;
+    const struct kvd_copy *copy = &item->entry.copy;
     uint64_t pieces = copy->bytes / PIECE_BYTES + (copy->bytes % PIECE_BYTES != 0);
 
     item->k = kvd_exec_at(executor, copy->src, copy->bytes);
@@ -35,7 +35,7 @@ static kvarn_status plan_pieces(struct kvd_executor *executor, struct kvd_exec_i
 static kvarn_status copy_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
                               uint32_t index)
 {
-    const struct kvd_copy *copy = item->entry;
+    const struct kvd_copy *copy = &item->entry.copy;
     kvarn_status status = plan_pieces(executor, item);
 
     (void)index;
@@ -57,7 +57,7 @@ static kvarn_status digest_plan(struct kvd_executor *executor, struct kvd_exec_i
 static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
                               struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
 {
-    const struct kvd_copy *copy = item->entry;
+    const struct kvd_copy *copy = &item->entry.copy;
     uint64_t from = (uint64_t)unit * PIECE_BYTES, left = copy->bytes - from;
     size_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
 
@@ -74,11 +74,11 @@ static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_ex
 
 static void copy_finish(const struct kvd_exec_item *lead)
 {
-    struct kvd_copy *copy = lead->entry;
+    struct kvd_copy *copy = lead->result;
     uint32_t digest = lead->digest;
 
     copy->status = lead->status;
-    if (copy->check && copy->digest != digest)
+    if (lead->entry.copy.check && lead->entry.copy.digest != digest)
         copy->status = KVARN_CORRUPT;
     copy->digest = digest;
 }

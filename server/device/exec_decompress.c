@@ -3,22 +3,22 @@
 
 #include <string.h>
 
-static uint32_t decompress_items(const struct kvd_job *job, const void *entry)
+static uint32_t decompress_items(const struct kvd_job *job, const union kvd_exec_entry *entry)
 {
-    const struct kvd_get *get = entry;
+    const struct kvd_get *get = &entry->get;
 
     return kvd_exec_cell_bytes(&job->shape, get->kind) != 0 && job->layer_count > 0;
 }
 
-static void decompress_begin(void *entry, kvarn_status status)
+static void decompress_begin(void *result, kvarn_status status)
 {
-    ((struct kvd_get *)entry)->status = status;
+    ((struct kvd_get *)result)->status = status;
 }
 
 static kvarn_status decompress_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
                                     uint32_t index)
 {
-    const struct kvd_get *get = item->entry;
+    const struct kvd_get *get = &item->entry.get;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layer_count, job->shape.group, job->heads};
     uint64_t row = kvd_exec_row_bytes(&job->shape);
@@ -48,7 +48,7 @@ static kvarn_status decompress_run(struct kvd_executor *executor,
                                    const struct kvd_exec_thread *thread, struct kvd_exec_item *item,
                                    uint32_t unit, struct kvd_fault *fault)
 {
-    const struct kvd_get *get = item->entry;
+    const struct kvd_get *get = &item->entry.get;
     const struct kvd_job *job = item->job;
     uint32_t layer = unit / job->heads, head = unit % job->heads;
     uint64_t at = layer * get->strides.layer + head * get->strides.head;
@@ -75,7 +75,7 @@ static kvarn_status decompress_run(struct kvd_executor *executor,
 
 static void decompress_finish(const struct kvd_exec_item *lead)
 {
-    ((struct kvd_get *)lead->entry)->status = lead->status;
+    ((struct kvd_get *)lead->result)->status = lead->status;
 }
 
 const struct kvd_exec_op kvd_exec_decompress = {

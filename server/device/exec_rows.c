@@ -2,17 +2,17 @@
  * token that is a few rows, too little to share. */
 #include "server/device/exec.h"
 
-static uint32_t write_items(const struct kvd_job *job, const void *entry)
+static uint32_t write_items(const struct kvd_job *job, const union kvd_exec_entry *entry)
 {
-    const struct kvd_write *write = entry;
+    const struct kvd_write *write = &entry->write;
 
     return job->layer_count > 0 && write->tokens > 0 && write->first_token < job->shape.group &&
            write->tokens <= job->shape.group - write->first_token;
 }
 
-static void write_begin(void *entry, kvarn_status status)
+static void write_begin(void *result, kvarn_status status)
 {
-    struct kvd_write *write = entry;
+    struct kvd_write *write = result;
 
     write->status = status;
     write->fault = (struct kvd_fault){0};
@@ -21,7 +21,7 @@ static void write_begin(void *entry, kvarn_status status)
 static kvarn_status write_plan(struct kvd_executor *executor, struct kvd_exec_item *item,
                                uint32_t index)
 {
-    const struct kvd_write *write = item->entry;
+    const struct kvd_write *write = &item->entry.write;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layer_count, write->tokens, job->heads};
     uint64_t row = kvd_exec_row_bytes(&job->shape);
@@ -40,7 +40,7 @@ static kvarn_status write_plan(struct kvd_executor *executor, struct kvd_exec_it
 static kvarn_status write_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
                               struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
 {
-    const struct kvd_write *write = item->entry;
+    const struct kvd_write *write = &item->entry.write;
     const struct kvd_job *job = item->job;
     const struct kvk_shape *shape = &job->shape;
     const struct kvk_table *table = kvd_exec_table(executor);
@@ -74,7 +74,7 @@ static kvarn_status write_run(struct kvd_executor *executor, const struct kvd_ex
 
 static void write_finish(const struct kvd_exec_item *lead)
 {
-    struct kvd_write *write = lead->entry;
+    struct kvd_write *write = lead->result;
 
     write->status = lead->status;
     write->fault = lead->fault;

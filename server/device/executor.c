@@ -10,96 +10,15 @@
 
 #include "server/core/clock.h"
 #include "server/core/limits.h"
-#include "server/device/digest.h"
 #include "server/device/exec.h"
 #include "server/device/team.h"
 
 enum {
     ITEMS_MAX = 8192,
-    PARTS_FLOATS = 16 << 20, /* 64 MiB, touched only as far as it is used */
-    ALONE_NS = 20000,        /* less than this is done before a helper would be awake */
+    ALONE_NS = 20000, /* less than this is done before a helper would be awake */
     LAYERS_MAX = 4096,
     HEADS_MAX = 4096
 };
-
-struct kvd_executor {
-    struct kvd_executor_options options;
-    struct kvd_team *team;
-    struct kvd_exec_thread *threads;
-    uint32_t *cursors; /* [threads]: item of the thread's last unit in this wave */
-    struct kvd_exec_item *items;
-    struct kvd_job *jobs[KVD_RING_ENTRIES]; /* of the group that runs */
-    uint64_t shares[KVD_RING_ENTRIES];      /* guessed time of each of them */
-    float *parts;
-    /* the wave */
-    const struct kvd_exec_op *op;
-    uint32_t item_count;
-    uint64_t units, ns, parts_used;
-    uint64_t planned_ns;  /* of the job that is being planned */
-    pthread_mutex_t lock; /* outcome fields of items */
-};
-
-/* ---- what operations use ---- */
-
-const struct kvk_table *kvd_exec_table(const struct kvd_executor *executor)
-{
-    return executor->options.table;
-}
-
-uint8_t *kvd_exec_at(const struct kvd_executor *executor, struct kvd_place place, uint64_t bytes)
-{
-    if (place.region >= KVD_REGIONS || executor->options.regions[place.region].base == NULL)
-        return NULL;
-    uint64_t size = executor->options.regions[place.region].bytes;
-    if (place.offset > size || bytes > size - place.offset)
-        return NULL;
-    return executor->options.regions[place.region].base + place.offset;
-}
-
-uint8_t *kvd_exec_rows(const struct kvd_executor *executor, struct kvd_place place,
-                       const struct kvd_strides *strides, const uint32_t counts[3],
-                       uint64_t row_bytes)
-{
-    const uint64_t steps[3] = {strides->layer, strides->token, strides->head};
-    uint64_t end = row_bytes, far;
-
-    for (int i = 0; i < 3; i++)
-        if (counts[i] == 0 || __builtin_mul_overflow(steps[i], (uint64_t)counts[i] - 1, &far) ||
-            __builtin_add_overflow(end, far, &end))
-            return NULL;
-    return kvd_exec_at(executor, place, end);
-}
-
-uint8_t *kvd_exec_slot(const struct kvd_executor *executor, const struct kvd_job *job,
-                       struct kvd_place place, uint32_t kind)
-{
-    uint64_t cell = kvd_exec_cell_bytes(&job->shape, kind);
-
-    /* layers and heads are bounded, so this cannot overflow */
-    return cell == 0 ? NULL : kvd_exec_at(executor, place, cell * job->layers * job->heads);
-}
-
-uint32_t kvd_exec_item_index(const struct kvd_executor *executor, const struct kvd_exec_item *item)
-{
-    return (uint32_t)(item - executor->items);
-}
-
-float *kvd_exec_parts(struct kvd_executor *executor, uint64_t floats)
-{
-    if (floats > PARTS_FLOATS - executor->parts_used)
-        return NULL;
-    float *at = executor->parts + executor->parts_used;
-    executor->parts_used += (floats + 15) / 16 * 16; /* lines of their own */
-    if (executor->parts_used > PARTS_FLOATS)
-        executor->parts_used = PARTS_FLOATS;
-    return at;
-}
-
-void kvd_exec_join_digest(struct kvd_exec_item *item, uint32_t digest, uint64_t after)
-{
-    atomic_fetch_xor_explicit(&item->digest, kvd_digest_advance(digest, after),
-                              memory_order_relaxed);
-}
 
 /* ---- waves ---- */
 
@@ -147,12 +66,13 @@ static void run_wave(struct kvd_executor *executor)
         if (executor->items[i].lead == i)
             executor->op->finish(&executor->items[i]);
     executor->item_count = 0;
-    executor->units = executor->ns = executor->parts_used = 0;
+    executor->units = executor->ns = executor->parts_used = executor->spans_used = 0;
 }
 
 /* NO_SPACE: the wave is full. */
-static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_job *job, void *entry,
-                              uint32_t index, uint32_t *lead)
+static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_exec_job *job,
+                              const union kvd_exec_entry *entry, void *result, uint32_t index,
+                              uint32_t *lead)
 {
     uint32_t at = executor->item_count;
 
@@ -161,8 +81,10 @@ static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_job *job
     if (*lead > at)
         *lead = at;
     struct kvd_exec_item *item = &executor->items[at];
-    *item = (struct kvd_exec_item){.job = job,
-                                   .entry = entry,
+    *item = (struct kvd_exec_item){.job = &job->copy,
+                                   .job_at = (const uint8_t *)job->shared,
+                                   .entry = *entry,
+                                   .result = result,
                                    .first_unit = executor->units,
                                    .lead = *lead,
                                    .fault_order = UINT64_MAX,
@@ -172,28 +94,30 @@ static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_job *job
         executor->item_count++;
         executor->units += item->units;
         executor->ns += item->units * item->ns;
-        executor->planned_ns += item->units * item->ns;
+        job->planned_ns += item->units * item->ns;
     }
     return status;
 }
 
-static void plan_entry(struct kvd_executor *executor, struct kvd_job *job, void *entry)
+static void plan_entry(struct kvd_executor *executor, struct kvd_exec_job *job, void *result)
 {
-    uint32_t items = executor->op->items(job, entry), lead = UINT32_MAX;
+    union kvd_exec_entry entry;
+    memcpy(&entry, result, executor->op->entry_bytes);
+    uint32_t items = executor->op->items(&job->copy, &entry), lead = UINT32_MAX;
     kvarn_status status = items > 0 ? KVARN_OK : KVARN_INTERNAL;
 
-    executor->op->begin(entry, KVARN_OK);
+    executor->op->begin(result, KVARN_OK);
     for (uint32_t index = 0; index < items && status == KVARN_OK; index++) {
-        status = plan_item(executor, job, entry, index, &lead);
+        status = plan_item(executor, job, &entry, result, index, &lead);
         if (status == KVARN_NO_SPACE) {
             run_wave(executor);
             lead = UINT32_MAX;
-            status = plan_item(executor, job, entry, index, &lead);
+            status = plan_item(executor, job, &entry, result, index, &lead);
         }
     }
     /* What of it was planned before is done all the same; plan refuses at index 0 if at all. */
     if (status != KVARN_OK)
-        executor->op->begin(entry, KVARN_INTERNAL);
+        executor->op->begin(result, KVARN_INTERNAL);
 }
 
 static void run_group(struct kvd_executor *executor, uint32_t count)
@@ -202,19 +126,18 @@ static void run_group(struct kvd_executor *executor, uint32_t count)
     double guessed = 1;
 
     for (uint32_t i = 0; i < count; i++) {
-        struct kvd_job *job = executor->jobs[i];
-        uint8_t *entries = (uint8_t *)(job + 1);
-        executor->planned_ns = 0;
-        for (uint64_t entry = 0; entry < job->count; entry++)
+        struct kvd_exec_job *job = &executor->group[i];
+        uint8_t *entries = (uint8_t *)(job->shared + 1);
+        for (uint64_t entry = 0; entry < job->copy.count; entry++)
             plan_entry(executor, job, entries + entry * executor->op->entry_bytes);
-        executor->shares[i] = executor->planned_ns;
-        guessed += (double)executor->planned_ns;
+        guessed += (double)job->planned_ns;
     }
     run_wave(executor);
     /* a job's share of the group's time, so that the sum over jobs is the time the device worked */
     double scale = (double)(kvd_now_ns() - start) / guessed;
     for (uint32_t i = 0; i < count; i++)
-        executor->jobs[i]->device_ns = (uint64_t)(scale * (double)executor->shares[i]);
+        executor->group[i].shared->device_ns =
+            (uint64_t)(scale * (double)executor->group[i].planned_ns);
 }
 
 /* ---- jobs ---- */
@@ -248,24 +171,23 @@ static bool shape_is_sound(const struct kvd_job *job)
            job->layer_begin <= job->layers && job->layer_count <= job->layers - job->layer_begin;
 }
 
-/* The job at this offset, or NULL when it does not stand in staging as a job must. */
-static struct kvd_job *job_at(const struct kvd_executor *executor, uint64_t offset)
+/* Copies the job at this offset; false when it does not stand in staging as a job must. */
+static bool take_job(const struct kvd_executor *executor, uint64_t offset, struct kvd_exec_job *job)
 {
     struct kvd_place place = {.region = KVD_REGION_STAGING, .offset = offset};
-    struct kvd_job *job =
-        (struct kvd_job *)(void *)kvd_exec_at(executor, place, sizeof(struct kvd_job));
 
-    if (job == NULL || offset % _Alignof(struct kvd_job) != 0)
-        return NULL;
-    const struct kvd_exec_op *op = op_of(job->op);
-    job->status = KVARN_INTERNAL;
-    if (op == NULL || kvd_exec_at(executor, place, job->job_bytes) == NULL ||
-        job->job_bytes < sizeof(*job) ||
-        job->count > (job->job_bytes - sizeof(*job)) / op->entry_bytes ||
-        (op->has_shape && !shape_is_sound(job)))
-        return NULL;
-    job->status = KVARN_OK;
-    return job;
+    job->planned_ns = 0;
+    job->shared = (struct kvd_job *)(void *)kvd_exec_at(executor, place, sizeof(*job->shared));
+    if (job->shared == NULL || offset % _Alignof(struct kvd_job) != 0)
+        return false;
+    job->copy = *job->shared;
+    const struct kvd_exec_op *op = op_of(job->copy.op);
+    bool sound = op != NULL && kvd_exec_at(executor, place, job->copy.job_bytes) != NULL &&
+                 job->copy.job_bytes >= sizeof(job->copy) &&
+                 job->copy.count <= (job->copy.job_bytes - sizeof(job->copy)) / op->entry_bytes &&
+                 (!op->has_shape || shape_is_sound(&job->copy));
+    job->shared->status = sound ? KVARN_OK : KVARN_INTERNAL;
+    return sound;
 }
 
 void kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
@@ -273,19 +195,18 @@ void kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint3
 {
     uint32_t group = 0;
 
-    executor->op = NULL;
     for (uint32_t i = 0; i < count; i++) {
-        struct kvd_job *job = job_at(executor, jobs[i]);
-        statuses[i] = job != NULL ? KVARN_OK : KVARN_INTERNAL;
-        if (job == NULL)
+        struct kvd_exec_job job;
+        statuses[i] = take_job(executor, jobs[i], &job) ? KVARN_OK : KVARN_INTERNAL;
+        if (statuses[i] != KVARN_OK)
             continue;
-        const struct kvd_exec_op *op = op_of(job->op);
+        const struct kvd_exec_op *op = op_of(job.copy.op);
         if (group > 0 && (op != executor->op || group == KVD_RING_ENTRIES)) {
             run_group(executor, group);
             group = 0;
         }
         executor->op = op;
-        executor->jobs[group++] = job;
+        executor->group[group++] = job;
     }
     if (group > 0)
         run_group(executor, group);
@@ -356,11 +277,11 @@ kvarn_status kvd_executor_open(struct kvd_executor **executor,
     made->threads = calloc(threads, sizeof(*made->threads));
     made->cursors = calloc(threads, sizeof(*made->cursors));
     made->items = calloc(ITEMS_MAX, sizeof(*made->items));
-    made->parts = reserve(PARTS_FLOATS * sizeof(float));
-    kvarn_status status =
-        made->threads != NULL && made->cursors != NULL && made->items != NULL && made->parts != NULL
-            ? KVARN_OK
-            : KVARN_INTERNAL;
+    made->parts = reserve(KVD_EXEC_PARTS_FLOATS * sizeof(*made->parts));
+    made->spans = reserve(KVD_EXEC_WAVE_SPANS * sizeof(*made->spans));
+    bool complete = made->threads != NULL && made->cursors != NULL && made->items != NULL &&
+                    made->parts != NULL && made->spans != NULL;
+    kvarn_status status = complete ? KVARN_OK : KVARN_INTERNAL;
     for (uint32_t i = 0; i < threads && status == KVARN_OK; i++)
         status = open_thread(&made->threads[i], scratch_bytes);
     if (status == KVARN_OK)
@@ -389,7 +310,9 @@ void kvd_executor_close(struct kvd_executor **executor)
             munmap(thread->spans, KVD_EXEC_SPANS_MAX * sizeof(*thread->spans));
     }
     if (closing->parts != NULL)
-        munmap(closing->parts, PARTS_FLOATS * sizeof(float));
+        munmap(closing->parts, KVD_EXEC_PARTS_FLOATS * sizeof(float));
+    if (closing->spans != NULL)
+        munmap(closing->spans, KVD_EXEC_WAVE_SPANS * sizeof(*closing->spans));
     free(closing->threads);
     free(closing->cursors);
     free(closing->items);
