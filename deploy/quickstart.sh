@@ -57,16 +57,14 @@ trap 'exit 130' INT TERM
 address=unix:$work/kvarnd.sock
 [ "${KVARN_TRANSPORT-unix}" = tcp ] && address=tcp://127.0.0.1:${KVARN_PORT-17070}
 listen=${address/tcp:\/\//tcp:}
-"$bin/kvarnd" --listen "$listen" --pool host:512MiB 2>"$work/kvarnd.log" &
+# kvarnd writes one byte to the descriptor when it serves; an end without a byte means that it could not start.
+mkfifo "$work/ready"
+"$bin/kvarnd" --listen "$listen" --pool host:512MiB --ready-fd 3 3>"$work/ready" 2>"$work/kvarnd.log" &
 daemon=$!
-# Retries until the socket answers or the daemon is gone.
-until "$bin/kvarnctl" --address "$address" ping >/dev/null 2>&1; do
-    if ! kill -0 "$daemon" 2>/dev/null; then
-        cat "$work/kvarnd.log" >&2
-        exit 1
-    fi
-    read -rt 0.05 <> <(:) || true
-done
+if ! read -rn 1 <"$work/ready"; then
+    cat "$work/kvarnd.log" >&2
+    exit 1
+fi
 "$bin/kvarnctl" --address "$address" describe
 
 say "4/4 prefill and decode"

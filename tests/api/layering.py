@@ -28,7 +28,7 @@ DOORS = {
     r".*\.pb-c\.h|protobuf-c/.*": r"proto/codec.*",
     r"openssl/.*": r"proto/blockkey\.c",
     r"isa-l.*": r"kernels/digest\.c",
-    r"immintrin\.h": r"kernels/.*_(avx2|avx512)\.[ch]|kernels/(simd|lanes).*\.h",
+    r"immintrin\.h": r"kernels/.*_(avx2|avx512)\.[ch]|kernels/\w*vec(256|512)?\.h",
     r"cpuid\.h": r"kernels/dispatch\.c",
     r"uv\.h": r"server/core/(mailbox|loop)\.[ch]|server/net/.*|server/main\.c",
     r"yaml\.h": r"server/core/config.*\.c",

@@ -1,0 +1,23 @@
+/* A real kvarnd for an end-to-end test: its own folder, Unix socket, TCP port and worker. */
+#ifndef TEST_DAEMON_H
+#define TEST_DAEMON_H
+
+#include <sys/types.h>
+
+struct test_daemon {
+    pid_t pid;
+    char folder[64], unix_address[96], tcp_address[64];
+};
+
+/* Starts kvarnd with --pool POOL and returns when it says that it serves (--ready-fd). Fails the
+ * test when it does not. */
+void test_daemon_start(struct test_daemon *daemon, const char *pool);
+
+/* SIGTERM, then its wait status. Also looks that the socket file and every child process are gone.
+ */
+int test_daemon_stop(struct test_daemon *daemon);
+
+/* Process ids whose parent is `parent`; at most room. Gives the count. */
+size_t test_children(pid_t parent, pid_t *children, size_t room);
+
+#endif
