@@ -297,6 +297,18 @@ static void say_hello(const struct front *front)
                     kvd_text("address", kvd_listener_address(front->listeners[i])));
 }
 
+/* Whoever started us waits for one byte, or for the end of the file when we could not start. */
+static void say_ready(const struct front *front)
+{
+    int fd = front->config.ready_fd;
+
+    if (fd < 0)
+        return;
+    if (write(fd, "\n", 1) != 1)
+        kvd_log(KVD_LOG_WARN, "ready-fd", kvd_text("error", strerror(errno)));
+    close(fd);
+}
+
 /* ---- the whole */
 
 static void close_front(struct front *front)
@@ -373,6 +385,7 @@ int main(int argc, char **argv)
     if (open_front(&front) && open_listeners(&front, &code)) {
         code = EXIT_SUCCESS;
         say_hello(&front);
+        say_ready(&front);
         kvd_loop_run(front.loop);
         kvd_log(KVD_LOG_INFO, "stopped", kvd_number("pid", getpid()));
     }

@@ -293,7 +293,7 @@ static kvarn_status take_env(struct kvd_config *config, char *why)
 
 /* ---- flags */
 
-enum { FLAG_CONFIG = 1000, FLAG_CHECK, FLAG_PRINT, FLAG_SOCKET_FD, FLAG_KEY };
+enum { FLAG_CONFIG = 1000, FLAG_CHECK, FLAG_PRINT, FLAG_SOCKET_FD, FLAG_READY_FD, FLAG_KEY };
 enum { FLAGS_MAX = 64 };
 
 struct flags {
@@ -325,6 +325,11 @@ static error_t take_flag(int flag, char *argument, struct argp_state *state)
         if (!parse_number(argument, 10, 0, 1 << 20, &number))
             argp_error(state, "--socket-fd %s is not a descriptor", argument);
         flags->config->socket_fd = (int)number;
+        return 0;
+    case FLAG_READY_FD:
+        if (!parse_number(argument, 10, 0, 1 << 20, &number))
+            argp_error(state, "--ready-fd %s is not a descriptor", argument);
+        flags->config->ready_fd = (int)number;
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "what is \"%s\"? kvarnd takes flags only", argument);
@@ -360,7 +365,7 @@ static const char about[] =
 
 static void read_flags(struct flags *flags, int argc, char **argv)
 {
-    struct argp_option options[KVD_KEY_COUNT + 5] = {0};
+    struct argp_option options[KVD_KEY_COUNT + 6] = {0};
     struct argp argp = {.options = options, .parser = take_flag, .doc = about};
     struct argp_option *next = options;
 
@@ -383,6 +388,12 @@ static void read_flags(struct flags *flags, int argc, char **argv)
                                    "N",
                                    0,
                                    "serve this connected socket alone, until it closes",
+                                   0};
+    *next++ = (struct argp_option){"ready-fd",
+                                   FLAG_READY_FD,
+                                   "N",
+                                   0,
+                                   "write one byte to this descriptor when clients may connect",
                                    0};
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
@@ -419,6 +430,7 @@ kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
 
     memset(config, 0, sizeof *config);
     config->socket_fd = -1;
+    config->ready_fd = -1;
     read_flags(&flags, argc, argv);
     if (flags.file == NULL)
         flags.file = getenv("KVARND_CONFIG");

@@ -45,6 +45,7 @@ struct kvd_config {
 
     /* flags only */
     int socket_fd; /* -1 = listen */
+    int ready_fd;  /* -1 = none */
     bool check, print;
 
     char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX]; /* as given, of the last one */
