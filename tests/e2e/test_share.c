@@ -12,11 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/e2e/model.h"
+#include "tests/support/child.h"
 #include "tests/support/daemon.h"
+
+enum { MODEL_SEED = 7 }; /* the same model in every process */
 
 static struct test_daemon daemon_;
 static struct model model;
@@ -24,7 +25,7 @@ static struct model model;
 static int start(void **state)
 {
     (void)state;
-    model_fill(&model, 7);
+    model_fill(&model, MODEL_SEED);
     test_daemon_start(&daemon_, "host:64MiB");
     return 0;
 }
@@ -34,21 +35,6 @@ static int stop(void **state)
     (void)state;
     assert_int_equal(test_daemon_stop(&daemon_), 0);
     return 0;
-}
-
-/* Runs body in a process of its own; fails the test when it fails. */
-static void in_process(void (*body)(const char *address), const char *address)
-{
-    pid_t child = fork();
-    int status = -1;
-
-    assert_true(child >= 0);
-    if (child == 0) {
-        body(address); /* a failed assertion ends the process with a signal or a non-zero code */
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
 }
 
 /* Rows of blocks as kvarnd gives them back, as f32 [layer][token][kv head][dim]; v after k. */
@@ -99,6 +85,8 @@ static double answer_error(const float *held, size_t blocks, uint32_t layer, siz
 
 static void prefill(const char *address)
 {
+    model_fill(&model, MODEL_SEED);
+
     kvarn_client *client = model_connect(address);
     uint64_t space = model_open(client, "share");
     kvarn_block_result results[MODEL_BLOCKS];
@@ -113,6 +101,8 @@ static void prefill(const char *address)
 
 static void decode(const char *address)
 {
+    model_fill(&model, MODEL_SEED);
+
     kvarn_client *client = model_connect(address);
     uint64_t space = model_open(client, "share"), sequence;
     float out[MODEL_Q_ROW], lse[MODEL_Q_HEADS], *held;
@@ -146,15 +136,15 @@ static void decode(const char *address)
 static void a_second_process_finds_the_prefix(void **state)
 {
     (void)state;
-    in_process(prefill, daemon_.unix_address);
-    in_process(decode, daemon_.unix_address);
+    test_child_run("prefill", daemon_.unix_address);
+    test_child_run("decode", daemon_.unix_address);
 }
 
 static void over_tcp_too(void **state)
 {
     (void)state;
-    in_process(prefill, daemon_.tcp_address);
-    in_process(decode, daemon_.tcp_address);
+    test_child_run("prefill", daemon_.tcp_address);
+    test_child_run("decode", daemon_.tcp_address);
 }
 
 static void a_second_put_answers_exists(void **state)
@@ -322,8 +312,11 @@ static void a_closed_connection_gives_everything_back(void **state)
     kvarn_close(&watcher);
 }
 
-int main(void)
+static const struct test_body bodies[] = {{"prefill", prefill}, {"decode", decode}, {NULL, NULL}};
+
+int main(int count, char **values)
 {
+    int child = test_child_main(count, values, bodies);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_process_finds_the_prefix),
         cmocka_unit_test(over_tcp_too),
@@ -333,5 +326,8 @@ int main(void)
         cmocka_unit_test(a_fork_goes_its_own_way),
         cmocka_unit_test(a_closed_connection_gives_everything_back),
     };
+
+    if (child >= 0)
+        return child;
     return cmocka_run_group_tests_name("share", tests, start, stop);
 }
