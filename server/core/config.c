@@ -1,4 +1,4 @@
-/* The table of keys, how each value is read, and the order of the four sources. */
+/* The order of the four sources: defaults, file, environment, flags. */
 #include "server/core/config.h"
 
 #include <argp.h>
@@ -6,202 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "server/core/size.h"
-
-enum { MIN_POOL_BYTES = 4 << 20, MIN_STAGING_BYTES = 4 << 20, GRACE_MAX_MS = 3600000 };
-
-#define DEFAULT_STAGING "256MiB"
-#define DEFAULT_POOL    "host:1GiB"
-
-typedef bool (*set_value)(struct kvd_config *config, const char *value, const char **why);
-
-/* ---- reading one value; *why is static text */
-
-static bool set_listen(struct kvd_config *config, const char *value, const char **why)
-{
-    if (config->listen_count == KVD_LISTENERS_MAX) {
-        *why = "more than 8 addresses";
-        return false;
-    }
-    if (strncmp(value, "unix:/", 6) != 0 && strncmp(value, "tcp:", 4) != 0) {
-        *why = "an address is unix:/PATH or tcp:HOST:PORT";
-        return false;
-    }
-    strcpy(config->listen[config->listen_count++], value);
-    return true;
-}
-
-static bool set_pool(struct kvd_config *config, const char *value, const char **why)
-{
-    uint64_t memory = kvd_memory_bytes();
-
-    if (strncmp(value, "host:", 5) != 0) {
-        *why = "a pool is host:SIZE, as host:16GiB (no GPU backend in this build)";
-        return false;
-    }
-    if (!kvd_size_parse(value + 5, memory, &config->pool_bytes, why))
-        return false;
-    if (config->pool_bytes < MIN_POOL_BYTES) {
-        *why = "a pool has at least 4MiB";
-        return false;
-    }
-    if (config->pool_bytes > memory) {
-        *why = "the pool is larger than the memory of this machine or container";
-        return false;
-    }
-    return true;
-}
-
-static bool set_staging(struct kvd_config *config, const char *value, const char **why)
-{
-    uint64_t memory = kvd_memory_bytes();
-
-    if (!kvd_size_parse(value, memory, &config->staging_bytes, why))
-        return false;
-    if (config->staging_bytes < MIN_STAGING_BYTES || config->staging_bytes > memory) {
-        *why = "staging has at least 4MiB and fits in memory";
-        return false;
-    }
-    return true;
-}
-
-static bool parse_number(const char *value, int base, uint32_t least, uint32_t most, uint32_t *out)
-{
-    char *end;
-    unsigned long number;
-
-    if (*value < '0' || *value > '9' || strlen(value) > 10)
-        return false;
-    number = strtoul(value, &end, base);
-    if (*end != '\0' || number < least || number > most)
-        return false;
-    *out = (uint32_t)number;
-    return true;
-}
-
-static bool set_threads(struct kvd_config *config, const char *value, const char **why)
-{
-    *why = "threads is a number from 1 to 64";
-    return parse_number(value, 10, 1, KVD_WORKER_THREADS_MAX, &config->threads);
-}
-
-static bool set_grace(struct kvd_config *config, const char *value, const char **why)
-{
-    *why = "a number of milliseconds, at most an hour";
-    return parse_number(value, 10, 0, GRACE_MAX_MS, &config->drain_grace_ms);
-}
-
-static bool set_socket_mode(struct kvd_config *config, const char *value, const char **why)
-{
-    uint32_t mode = 0;
-
-    *why = "an octal mode of read and write bits, as 0600, 0660 or 0666";
-    if (!parse_number(value, 8, 0600, 0666, &mode) || (mode & ~0666u) != 0)
-        return false;
-    config->socket_mode = (mode_t)mode;
-    return true;
-}
-
-static bool one_of(const char *value, const char *const *names)
-{
-    while (*names != NULL && strcmp(*names, value) != 0)
-        names++;
-    return *names != NULL;
-}
-
-static bool set_cpu(struct kvd_config *config, const char *value, const char **why)
-{
-    static const char *const names[] = {"auto", "ref", "avx2", "avx512", NULL};
-
-    *why = "one of auto, ref, avx2, avx512";
-    if (!one_of(value, names))
-        return false;
-    strcpy(config->cpu, strcmp(value, "auto") == 0 ? "" : value);
-    return true;
-}
-
-static bool set_log_level(struct kvd_config *config, const char *value, const char **why)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug", NULL};
-
-    *why = "one of error, warn, info, debug";
-    if (!one_of(value, names))
-        return false;
-    strcpy(config->log_level, value);
-    return true;
-}
-
-static bool set_quiet(struct kvd_config *config, const char *value, const char **why)
-{
-    *why = "true or false";
-    config->quiet = strcmp(value, "true") == 0;
-    return config->quiet || strcmp(value, "false") == 0;
-}
-
-static bool set_worker(struct kvd_config *config, const char *value, const char **why)
-{
-    *why = "the path of kvarn-worker is empty";
-    strcpy(config->worker, value);
-    return *value != '\0';
-}
-
-/* ---- the table */
-
-static const struct key {
-    const char *name, *env, *argument, *help;
-    set_value set;
-} keys[KVD_KEY_COUNT] = {
-    [KVD_KEY_LISTEN] = {"listen", "KVARND_LISTEN", "ADDRESS",
-                        "unix:/PATH or tcp:HOST:PORT (loopback only); may be given again",
-                        set_listen},
-    [KVD_KEY_POOL] = {"pool", "KVARND_POOL", "host:SIZE",
-                      "memory for caches, as host:16GiB or host:50% (" DEFAULT_POOL ")", set_pool},
-    [KVD_KEY_STAGING] = {"staging", "KVARND_STAGING", "SIZE",
-                         "memory for requests and replies on their way (" DEFAULT_STAGING ")",
-                         set_staging},
-    [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
-                         "threads of the CPU worker (one per CPU)", set_threads},
-    [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",
-                     "auto, ref, avx2 or avx512; KVARN_CPU does the same", set_cpu},
-    [KVD_KEY_WORKER] = {"worker", "KVARND_WORKER", "PATH",
-                        "the kvarn-worker to run (the one next to kvarnd)", set_worker},
-    [KVD_KEY_SOCKET_MODE] = {"socket-mode", "KVARND_SOCKET_MODE", "MODE",
-                             "mode of Unix sockets (0600: this user alone)", set_socket_mode},
-    [KVD_KEY_DRAIN_GRACE] = {"drain-grace", "KVARND_DRAIN_GRACE", "MS",
-                             "how long SIGTERM lets requests finish (10000)", set_grace},
-    [KVD_KEY_LOG_LEVEL] = {"log-level", "KVARND_LOG_LEVEL", "LEVEL",
-                           "error, warn, info or debug (info)", set_log_level},
-    [KVD_KEY_QUIET] = {"quiet", "KVARND_QUIET", NULL, "no start-up banner, warnings only",
-                       set_quiet},
-};
-
-enum kvd_key kvd_config_key(const char *name)
-{
-    unsigned key = 0;
-
-    while (key < KVD_KEY_COUNT && strcmp(keys[key].name, name) != 0)
-        key++;
-    return (enum kvd_key)key;
-}
-
-kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
-                            enum kvd_rank rank, const char *place, char why[KVD_CONFIG_WHY_MAX])
-{
-    const char *wrong = "longer than 255 bytes";
-
-    if (key == KVD_KEY_LISTEN && config->rank[key] != (int)rank)
-        config->listen_count = 0;
-    if (strlen(value) >= KVD_CONFIG_TEXT_MAX || !keys[key].set(config, value, &wrong)) {
-        snprintf(why, KVD_CONFIG_WHY_MAX, "%s: %s \"%.100s\": %s", place, keys[key].name, value,
-                 wrong);
-        return KVARN_INVALID_SHAPE;
-    }
-    config->rank[key] = (int)rank;
-    strcpy(config->text[key], value);
-    snprintf(config->from[key], sizeof config->from[key], "%s", place);
-    return KVARN_OK;
-}
 
 /* ---- the four sources */
 
@@ -236,9 +40,12 @@ static void default_listen(char out[KVD_CONFIG_TEXT_MAX])
 static kvarn_status take_defaults(struct kvd_config *config, char *why)
 {
     char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX] = {
-        [KVD_KEY_POOL] = DEFAULT_POOL,   [KVD_KEY_STAGING] = DEFAULT_STAGING,
-        [KVD_KEY_CPU] = "auto",          [KVD_KEY_SOCKET_MODE] = "0600",
-        [KVD_KEY_DRAIN_GRACE] = "10000", [KVD_KEY_LOG_LEVEL] = "info",
+        [KVD_KEY_POOL] = KVD_DEFAULT_POOL,
+        [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
+        [KVD_KEY_CPU] = "auto",
+        [KVD_KEY_SOCKET_MODE] = "0600",
+        [KVD_KEY_DRAIN_GRACE] = "10000",
+        [KVD_KEY_LOG_LEVEL] = "info",
         [KVD_KEY_QUIET] = "false",
     };
     cpu_set_t cpus;
@@ -280,13 +87,14 @@ static kvarn_status take_env(struct kvd_config *config, char *why)
     if (cpu != NULL)
         status = kvd_config_set(config, KVD_KEY_CPU, cpu, KVD_RANK_ENV, "KVARN_CPU", why);
     for (unsigned key = 0; key < KVD_KEY_COUNT && status == KVARN_OK; key++) {
-        const char *value = getenv(keys[key].env);
+        const char *value = getenv(kvd_config_keys[key].env);
 
         if (value == NULL)
             continue;
-        status = key == KVD_KEY_LISTEN ? take_env_list(config, value, why)
-                                       : kvd_config_set(config, (enum kvd_key)key, value,
-                                                        KVD_RANK_ENV, keys[key].env, why);
+        status = key == KVD_KEY_LISTEN
+                     ? take_env_list(config, value, why)
+                     : kvd_config_set(config, (enum kvd_key)key, value, KVD_RANK_ENV,
+                                      kvd_config_keys[key].env, why);
     }
     return status;
 }
@@ -322,7 +130,7 @@ static error_t take_flag(int flag, char *argument, struct argp_state *state)
         flags->config->print = true;
         return 0;
     case FLAG_SOCKET_FD:
-        if (!parse_number(argument, 10, 0, 1 << 20, &number))
+        if (!kvd_config_number(argument, 10, 0, 1 << 20, &number))
             argp_error(state, "--socket-fd %s is not a descriptor", argument);
         flags->config->socket_fd = (int)number;
         return 0;
@@ -370,10 +178,10 @@ static void read_flags(struct flags *flags, int argc, char **argv)
     struct argp_option *next = options;
 
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
-        *next++ = (struct argp_option){.name = keys[key].name,
+        *next++ = (struct argp_option){.name = kvd_config_keys[key].name,
                                        .key = FLAG_KEY + (int)key,
-                                       .arg = keys[key].argument,
-                                       .doc = keys[key].help};
+                                       .arg = kvd_config_keys[key].argument,
+                                       .doc = kvd_config_keys[key].help};
     *next++ = (struct argp_option){"config", FLAG_CONFIG, "FILE", 0, "read this YAML file", 0};
     *next++ = (struct argp_option){
         "check-config", FLAG_CHECK, NULL, 0, "say whether the configuration is right, and end", 0};
@@ -409,7 +217,7 @@ static kvarn_status take_flags(struct kvd_config *config, const struct flags *fl
         char place[64];
         kvarn_status status;
 
-        snprintf(place, sizeof place, "flag --%s", keys[key].name);
+        snprintf(place, sizeof place, "flag --%s", kvd_config_keys[key].name);
         if (seen[key] && key != KVD_KEY_LISTEN) {
             snprintf(why, KVD_CONFIG_WHY_MAX, "%s: given twice", place);
             return KVARN_INVALID_SHAPE;
@@ -450,7 +258,7 @@ void kvd_config_print(const struct kvd_config *config, FILE *out)
 {
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++) {
         if (key != KVD_KEY_LISTEN) {
-            fprintf(out, "%s: \"%s\"  # %s\n", keys[key].name, config->text[key],
+            fprintf(out, "%s: \"%s\"  # %s\n", kvd_config_keys[key].name, config->text[key],
                     config->from[key]);
             continue;
         }

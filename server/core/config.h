@@ -61,7 +61,19 @@ kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
 /* YAML that --config takes back, each value with its source. */
 void kvd_config_print(const struct kvd_config *config, FILE *out);
 
-/* ---- between config.c and config_file.c */
+/* ---- between config.c, config_file.c and config_values.c */
+
+#define KVD_DEFAULT_STAGING "256MiB"
+#define KVD_DEFAULT_POOL    "host:1GiB"
+
+struct kvd_config_key {
+    const char *name, *env, *argument, *help;
+    bool (*set)(struct kvd_config *config, const char *value, const char **why);
+};
+extern const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT];
+
+/* A whole number of at most ten digits, from least to most. */
+bool kvd_config_number(const char *value, int base, uint32_t least, uint32_t most, uint32_t *out);
 
 /* Values of a higher rank replace; within one rank `listen` collects, others may come once. place
  * says where it stands: "flag --pool", "kvarnd.yaml:3:7". */

@@ -102,6 +102,7 @@ static kvarn_status parse(struct reading *it, FILE *file)
         it->document = &document;
         status = take_document(it);
         yaml_document_delete(&document);
+        it->document = NULL;
     }
     yaml_parser_delete(&parser);
     return status;

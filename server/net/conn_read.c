@@ -137,6 +137,7 @@ static void on_frame_end(struct kvd_conn *conn)
 {
     struct kvd_slot *slot = conn->current;
 
+    assert(slot != NULL);
     conn->current = NULL;
     conn->started = true;
     conn->read_due_ns = 0;
@@ -167,8 +168,10 @@ static void on_broken(struct kvd_conn *conn, kvarn_status status, const char *wh
 
 static uint8_t *payload_of(const struct kvd_conn *conn)
 {
-    const struct kvd_request *request = conn->current->request;
+    const struct kvd_request *request;
 
+    assert(conn->current != NULL);
+    request = conn->current->request;
     return request == NULL ? NULL : request->payload;
 }
 

@@ -281,7 +281,7 @@ const char *kvd_listener_address(const struct kvd_listener *listener)
 kvarn_status kvd_listener_inherit(int fd, const struct kvd_listener_options *options,
                                   char why[KVD_LISTENER_WHY_MAX])
 {
-    struct sockaddr_storage peer;
+    struct sockaddr_storage peer = {0};
     socklen_t bytes = sizeof peer;
     struct kvd_identity who;
 

@@ -147,7 +147,7 @@ kvarn_status kvd_unix_path_claim(struct kvd_unix_path *it, const char *path, uid
     it->lock_fd = -1;
     if (status != KVARN_OK)
         return status;
-    strcpy(it->path, path);
+    snprintf(it->path, sizeof it->path, "%s", path);
     snprintf(it->lock_path, sizeof it->lock_path, "%s.lock", path);
     status = check_directory(path, own_uid, why, why_room);
     if (status == KVARN_OK)

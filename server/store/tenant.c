@@ -46,7 +46,7 @@ static kvarn_status find_or_make(struct kvd_tenants *tenants, const char *name, 
     if (tenants->count == KVD_TENANTS_MAX)
         return KVARN_QUOTA;
     assert(strlen(name) < KVD_TENANT_NAME_MAX);
-    strcpy(tenants->names[tenants->count], name);
+    snprintf(tenants->names[tenants->count], KVD_TENANT_NAME_MAX, "%s", name);
     *number = tenants->count++;
     return KVARN_OK;
 }

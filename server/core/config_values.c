@@ -1,0 +1,193 @@
+/* How each value is read, and the table of keys. *why is static text. */
+#include "server/core/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/core/size.h"
+
+enum { MIN_POOL_BYTES = 4 << 20, MIN_STAGING_BYTES = 4 << 20, GRACE_MAX_MS = 3600000 };
+
+static bool set_listen(struct kvd_config *config, const char *value, const char **why)
+{
+    if (config->listen_count == KVD_LISTENERS_MAX) {
+        *why = "more than 8 addresses";
+        return false;
+    }
+    if (strncmp(value, "unix:/", 6) != 0 && strncmp(value, "tcp:", 4) != 0) {
+        *why = "an address is unix:/PATH or tcp:HOST:PORT";
+        return false;
+    }
+    snprintf(config->listen[config->listen_count], sizeof config->listen[0], "%s", value);
+    config->listen_count++;
+    return true;
+}
+
+static bool set_pool(struct kvd_config *config, const char *value, const char **why)
+{
+    uint64_t memory = kvd_memory_bytes();
+
+    if (strncmp(value, "host:", 5) != 0) {
+        *why = "a pool is host:SIZE, as host:16GiB (no GPU backend in this build)";
+        return false;
+    }
+    if (!kvd_size_parse(value + 5, memory, &config->pool_bytes, why))
+        return false;
+    if (config->pool_bytes < MIN_POOL_BYTES) {
+        *why = "a pool has at least 4MiB";
+        return false;
+    }
+    if (config->pool_bytes > memory) {
+        *why = "the pool is larger than the memory of this machine or container";
+        return false;
+    }
+    return true;
+}
+
+static bool set_staging(struct kvd_config *config, const char *value, const char **why)
+{
+    uint64_t memory = kvd_memory_bytes();
+
+    if (!kvd_size_parse(value, memory, &config->staging_bytes, why))
+        return false;
+    if (config->staging_bytes < MIN_STAGING_BYTES || config->staging_bytes > memory) {
+        *why = "staging has at least 4MiB and fits in memory";
+        return false;
+    }
+    return true;
+}
+
+bool kvd_config_number(const char *value, int base, uint32_t least, uint32_t most, uint32_t *out)
+{
+    char *end;
+    unsigned long number;
+
+    if (*value < '0' || *value > '9' || strlen(value) > 10)
+        return false;
+    number = strtoul(value, &end, base);
+    if (*end != '\0' || number < least || number > most)
+        return false;
+    *out = (uint32_t)number;
+    return true;
+}
+
+static bool set_threads(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "threads is a number from 1 to 64";
+    return kvd_config_number(value, 10, 1, KVD_WORKER_THREADS_MAX, &config->threads);
+}
+
+static bool set_grace(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "a number of milliseconds, at most an hour";
+    return kvd_config_number(value, 10, 0, GRACE_MAX_MS, &config->drain_grace_ms);
+}
+
+static bool set_socket_mode(struct kvd_config *config, const char *value, const char **why)
+{
+    uint32_t mode = 0;
+
+    *why = "an octal mode of read and write bits, as 0600, 0660 or 0666";
+    if (!kvd_config_number(value, 8, 0600, 0666, &mode) || (mode & ~0666u) != 0)
+        return false;
+    config->socket_mode = (mode_t)mode;
+    return true;
+}
+
+static bool one_of(const char *value, const char *const *names)
+{
+    while (*names != NULL && strcmp(*names, value) != 0)
+        names++;
+    return *names != NULL;
+}
+
+static bool set_cpu(struct kvd_config *config, const char *value, const char **why)
+{
+    static const char *const names[] = {"auto", "ref", "avx2", "avx512", NULL};
+
+    *why = "one of auto, ref, avx2, avx512";
+    if (!one_of(value, names))
+        return false;
+    snprintf(config->cpu, sizeof config->cpu, "%s", strcmp(value, "auto") == 0 ? "" : value);
+    return true;
+}
+
+static bool set_log_level(struct kvd_config *config, const char *value, const char **why)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug", NULL};
+
+    *why = "one of error, warn, info, debug";
+    if (!one_of(value, names))
+        return false;
+    snprintf(config->log_level, sizeof config->log_level, "%s", value);
+    return true;
+}
+
+static bool set_quiet(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "true or false";
+    config->quiet = strcmp(value, "true") == 0;
+    return config->quiet || strcmp(value, "false") == 0;
+}
+
+static bool set_worker(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "the path of kvarn-worker is empty";
+    snprintf(config->worker, sizeof config->worker, "%s", value);
+    return *value != '\0';
+}
+
+/* ---- the table */
+
+const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
+    [KVD_KEY_LISTEN] = {"listen", "KVARND_LISTEN", "ADDRESS",
+                        "unix:/PATH or tcp:HOST:PORT (loopback only); may be given again",
+                        set_listen},
+    [KVD_KEY_POOL] = {"pool", "KVARND_POOL", "host:SIZE",
+                      "memory for caches, as host:16GiB or host:50% (" KVD_DEFAULT_POOL ")",
+                      set_pool},
+    [KVD_KEY_STAGING] = {"staging", "KVARND_STAGING", "SIZE",
+                         "memory for requests and replies on their way (" KVD_DEFAULT_STAGING ")",
+                         set_staging},
+    [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
+                         "threads of the CPU worker (one per CPU)", set_threads},
+    [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",
+                     "auto, ref, avx2 or avx512; KVARN_CPU does the same", set_cpu},
+    [KVD_KEY_WORKER] = {"worker", "KVARND_WORKER", "PATH",
+                        "the kvarn-worker to run (the one next to kvarnd)", set_worker},
+    [KVD_KEY_SOCKET_MODE] = {"socket-mode", "KVARND_SOCKET_MODE", "MODE",
+                             "mode of Unix sockets (0600: this user alone)", set_socket_mode},
+    [KVD_KEY_DRAIN_GRACE] = {"drain-grace", "KVARND_DRAIN_GRACE", "MS",
+                             "how long SIGTERM lets requests finish (10000)", set_grace},
+    [KVD_KEY_LOG_LEVEL] = {"log-level", "KVARND_LOG_LEVEL", "LEVEL",
+                           "error, warn, info or debug (info)", set_log_level},
+    [KVD_KEY_QUIET] = {"quiet", "KVARND_QUIET", NULL, "no start-up banner, warnings only",
+                       set_quiet},
+};
+
+enum kvd_key kvd_config_key(const char *name)
+{
+    unsigned key = 0;
+
+    while (key < KVD_KEY_COUNT && strcmp(kvd_config_keys[key].name, name) != 0)
+        key++;
+    return (enum kvd_key)key;
+}
+
+kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
+                            enum kvd_rank rank, const char *place, char why[KVD_CONFIG_WHY_MAX])
+{
+    const char *wrong = "longer than 255 bytes";
+
+    if (key == KVD_KEY_LISTEN && config->rank[key] != (int)rank)
+        config->listen_count = 0;
+    if (strlen(value) >= KVD_CONFIG_TEXT_MAX || !kvd_config_keys[key].set(config, value, &wrong)) {
+        snprintf(why, KVD_CONFIG_WHY_MAX, "%s: %s \"%.100s\": %s", place, kvd_config_keys[key].name,
+                 value, wrong);
+        return KVARN_INVALID_SHAPE;
+    }
+    config->rank[key] = (int)rank;
+    snprintf(config->text[key], sizeof config->text[key], "%s", value);
+    snprintf(config->from[key], sizeof config->from[key], "%s", place);
+    return KVARN_OK;
+}
