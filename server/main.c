@@ -68,6 +68,8 @@ static void drain(void *context, uint32_t grace_ms)
 
     if (front->draining)
         return;
+    if (grace_ms == 0) /* the client of a DRAIN left it to us */
+        grace_ms = front->config.drain_grace_ms;
     front->draining = true;
     kvd_log(KVD_LOG_INFO, "draining", kvd_number("grace_ms", grace_ms),
             kvd_number("requests", kvd_conns_open_requests(front->conns)));

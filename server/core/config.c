@@ -135,7 +135,7 @@ static error_t take_flag(int flag, char *argument, struct argp_state *state)
         flags->config->socket_fd = (int)number;
         return 0;
     case FLAG_READY_FD:
-        if (!parse_number(argument, 10, 0, 1 << 20, &number))
+        if (!kvd_config_number(argument, 10, 0, 1 << 20, &number))
             argp_error(state, "--ready-fd %s is not a descriptor", argument);
         flags->config->ready_fd = (int)number;
         return 0;

@@ -305,6 +305,46 @@ static void byte_by_byte(void **state)
     close(fd);
 }
 
+/* The same stream in pieces of any size gives the same answers. */
+static void pieces_of_any_size(void **state)
+{
+    struct rig *rig = *state;
+    static uint8_t bytes[32768];
+    uint32_t seed = 7;
+
+    for (int round = 0; round < 300; round++) {
+        uint64_t sum = rig->service.payload_sum, want = 0;
+        size_t whole = frame(bytes, KVW_HELLO, 1, NULL, 0, 0, 0), sent = 0;
+        int fd = join(rig);
+
+        for (uint64_t id = 2; id < 12; id++) {
+            whole += ping_frame(bytes + whole, id);
+            whole += frame(bytes + whole, KVW_COMPRESS, id + 100, NULL, 0, id * 199, 0);
+            memset(bytes + whole, (int)id, id * 199);
+            want += id * id * 199;
+            whole += id * 199;
+        }
+        while (sent < whole) {
+            size_t piece;
+
+            seed = seed * 1664525u + 1013904223u;
+            piece = 1 + (seed >> 8) % (1u << (seed >> 28));
+            if (piece > whole - sent)
+                piece = whole - sent;
+            put(fd, bytes + sent, piece);
+            sent += piece;
+            settle(rig);
+        }
+        expect(rig, fd, 1, KVARN_OK);
+        for (uint64_t id = 2; id < 12; id++)
+            expect(rig, fd, id, KVARN_OK);
+        assert_int_equal(rig->service.payload_sum - sum, want);
+        assert_int_equal(stub_release(&rig->service), 10);
+        close(fd);
+        settle(rig);
+    }
+}
+
 static void large_payloads_arrive_whole(void **state)
 {
     struct rig *rig = *state;
@@ -823,6 +863,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(frames_cut_at_every_byte),
         TEST(byte_by_byte),
+        TEST(pieces_of_any_size),
         TEST(large_payloads_arrive_whole),
         TEST(unwanted_payloads_are_thrown_away),
         TEST(foreign_protocols_are_closed_at_once),

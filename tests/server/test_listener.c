@@ -182,6 +182,45 @@ static void the_mode_is_the_operators(void **state)
     umask(old);
 }
 
+/* Another user comes in only where the operator opened the way, and is somebody else. */
+static void another_user_is_another_tenant(void **state)
+{
+    struct rig *rig = *state;
+    struct kvd_listener *listener;
+    int pipes[2], status;
+    pid_t child;
+    char byte = 0;
+
+    if (geteuid() != 0)
+        skip();
+    rig->options.socket_mode = 0666;
+    assert_int_equal(chmod(rig->directory, 0755), 0);
+    listener = open_it(rig, rig->address);
+    assert_int_equal(pipe(pipes), 0);
+    child = fork();
+    if (child == 0) {
+        int fd = setuid(65532) == 0 ? dial(rig->path) : -1;
+
+        byte = fd >= 0 ? 'y' : 'n';
+        (void)!write(pipes[1], &byte, 1);
+        close(pipes[1]);
+        _exit(fd < 0 || recv(fd, &byte, 1, 0) != 0); /* until the daemon closes it */
+    }
+    assert_int_equal(read(pipes[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+    settle(rig);
+    assert_non_null(rig->conns->first);
+    assert_false(rig->conns->first->identity.same_uid);
+    assert_string_equal(kvd_tenants_name(rig->tenants, rig->conns->first->identity.tenant),
+                        "uid-65532");
+    kvd_conns_end(rig->conns);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(pipes[0]);
+    close(pipes[1]);
+    kvd_listener_close(&listener);
+}
+
 static void the_directory_is_made_private(void **state)
 {
     struct rig *rig = *state;
@@ -398,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_socket_is_private_and_removed),
         TEST(the_mode_is_the_operators),
+        TEST(another_user_is_another_tenant),
         TEST(the_directory_is_made_private),
         TEST(unsafe_directories_are_refused),
         TEST(what_is_not_ours_is_not_replaced),
