@@ -31,25 +31,36 @@ static uint32_t unit_column(uint32_t bits, uint32_t width, uint32_t place)
     return byte * per + vector % per;
 }
 
-/* Four rows of 32 bytes -> 32 dwords, each one byte of every row. */
-static void interleave_32(const uint8_t *const row[4], uint8_t *to)
+/* The same 32 bytes' place of two rows, one in each half. */
+KVK_INLINE __m512i two_rows(const uint8_t *first, const uint8_t *second)
 {
-    __m256i a = _mm256_loadu_si256((const void *)row[0]);
-    __m256i b = _mm256_loadu_si256((const void *)row[1]);
-    __m256i c = _mm256_loadu_si256((const void *)row[2]);
-    __m256i d = _mm256_loadu_si256((const void *)row[3]);
-    __m256i ab = _mm256_unpacklo_epi8(a, b), cd = _mm256_unpacklo_epi8(c, d);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)first)),
+                              _mm256_loadu_si256((const void *)second), 1);
+}
 
-    _mm256_store_si256((void *)to, _mm256_unpacklo_epi16(ab, cd));
-    _mm256_store_si256((void *)(to + 32), _mm256_unpackhi_epi16(ab, cd));
-    ab = _mm256_unpackhi_epi8(a, b);
-    cd = _mm256_unpackhi_epi8(c, d);
-    _mm256_store_si256((void *)(to + 64), _mm256_unpacklo_epi16(ab, cd));
-    _mm256_store_si256((void *)(to + 96), _mm256_unpackhi_epi16(ab, cd));
+KVK_INLINE void store_halves(uint8_t *to, __m512i x)
+{
+    _mm256_store_si256((void *)to, _mm512_castsi512_si256(x));
+    _mm256_store_si256((void *)(to + 128), _mm512_extracti64x4_epi64(x, 1));
+}
+
+/* Twice four rows of 32 bytes -> twice 32 dwords, each one byte of every row of its four. */
+KVK_INLINE void interleave_32(const uint8_t *const row[8], uint8_t *to)
+{
+    __m512i a = two_rows(row[0], row[4]), b = two_rows(row[1], row[5]);
+    __m512i c = two_rows(row[2], row[6]), d = two_rows(row[3], row[7]);
+    __m512i ab = _mm512_unpacklo_epi8(a, b), cd = _mm512_unpacklo_epi8(c, d);
+
+    store_halves(to, _mm512_unpacklo_epi16(ab, cd));
+    store_halves(to + 32, _mm512_unpackhi_epi16(ab, cd));
+    ab = _mm512_unpackhi_epi8(a, b);
+    cd = _mm512_unpackhi_epi8(c, d);
+    store_halves(to + 64, _mm512_unpacklo_epi16(ab, cd));
+    store_halves(to + 96, _mm512_unpackhi_epi16(ab, cd));
 }
 
 /* Four rows of 16 bytes -> 16 dwords. */
-static void interleave_16(const uint8_t *const row[4], uint8_t *to)
+KVK_INLINE void interleave_16(const uint8_t *const row[4], uint8_t *to)
 {
     __m128i a = _mm_loadu_si128((const void *)row[0]), b = _mm_loadu_si128((const void *)row[1]);
     __m128i c = _mm_loadu_si128((const void *)row[2]), d = _mm_loadu_si128((const void *)row[3]);
@@ -63,27 +74,41 @@ static void interleave_16(const uint8_t *const row[4], uint8_t *to)
     _mm_store_si128((void *)(to + 48), _mm_unpackhi_epi16(ab, cd));
 }
 
+/* One unit: row i of its input is row_at[i] (NULL: i) of `packed`. */
+KVK_INLINE void interleave_unit(const uint8_t *packed, uint32_t rows, size_t row_bytes, size_t part,
+                                const int32_t *row_at, uint8_t *store)
+{
+    for (uint32_t first = 0; first < rows; first += 8, store += 8 * part) {
+        const uint8_t *row[8];
+        KVK_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            row[i] = packed + (row_at ? (size_t)row_at[first + i] : first + i) * row_bytes;
+        if (part == 32) {
+            interleave_32(row, store);
+        } else {
+            interleave_16(row, store);
+            interleave_16(row + 4, store + 64);
+        }
+    }
+}
+
 /* store: [unit][step of 4 rows][width * bits / 2 bytes] */
 static struct kvk_codes codes_prepare(const uint8_t *packed, uint32_t bits, uint32_t rows,
                                       uint32_t columns, const int32_t *row_at, uint8_t *store)
 {
-    uint32_t width = unit_columns(bits, columns), steps = rows / 4;
+    uint32_t width = unit_columns(bits, columns);
     size_t row_bytes = (size_t)columns * bits / 8, part = (size_t)width * bits / 8;
+    uint8_t *to = store;
 
-    for (uint32_t unit = 0; unit < columns / width; unit++) {
-        for (uint32_t s = 0; s < steps; s++) {
-            uint8_t *to = store + ((size_t)unit * steps + s) * 4 * part;
-            const uint8_t *row[4];
-            for (uint32_t i = 0; i < 4; i++)
-                row[i] = packed + unit * part +
-                         (row_at ? (uint32_t)row_at[4 * s + i] : 4 * s + i) * row_bytes;
-            if (part == 32)
-                interleave_32(row, to);
-            else
-                interleave_16(row, to);
-        }
+    for (size_t at = 0; at < row_bytes; at += part, to += rows * part) {
+        if (part == 16)
+            interleave_unit(packed + at, rows, row_bytes, 16, row_at, to);
+        else if (row_at != NULL)
+            interleave_unit(packed + at, rows, row_bytes, 32, row_at, to);
+        else
+            interleave_unit(packed + at, rows, row_bytes, 32, NULL, to);
     }
-    return (struct kvk_codes){store, 4 * part, steps * 4 * part, bits, rows, columns, NULL};
+    return (struct kvk_codes){store, 4 * part, rows * part, bits, rows, columns, NULL};
 }
 
 struct fixed {
@@ -99,23 +124,24 @@ static struct fixed make_digits(const float *x, uint32_t count, uint32_t bits, i
     const __m512i apart =
         _mm512_broadcast_i32x4(_mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0));
     const __m512i flip = _mm512_set1_epi64(0x80808080);
-    vf top = v_set(0.0f);
+    vf top = v_set(0.0f), top_odd = top, lost = top, lost_odd = top;
 
-    for (uint32_t i = 0; i < count; i += 16)
+    for (uint32_t i = 0; i < count; i += 32) {
         top = v_max(top, _mm512_abs_ps(v_load(x + i)));
-    float largest = v_reduce_max(top);
+        top_odd = v_max(top_odd, _mm512_abs_ps(v_load(x + i + 16)));
+    }
+    float largest = v_reduce_max(v_max(top, top_odd));
     /* below this the whole product is under 1e-24, and its inverse might overflow */
     if (!(largest > 1e-30f)) {
         memset(digits, 0, (size_t)2 * count);
         return (struct fixed){0.0f, 0.0f};
     }
-    vf lost = v_set(0.0f);
     vf factor = v_set((float)FIXED_MAX / largest);
     for (uint32_t i = 0; i < count; i += 32) {
         vf exact_a = v_mul(v_load(x + i), factor), exact_b = v_mul(v_load(x + i + 16), factor);
         __m512i a = _mm512_cvtps_epi32(exact_a), b = _mm512_cvtps_epi32(exact_b);
         lost = v_add(lost, _mm512_sub_ps(exact_a, _mm512_cvtepi32_ps(a)));
-        lost = v_add(lost, _mm512_sub_ps(exact_b, _mm512_cvtepi32_ps(b)));
+        lost_odd = v_add(lost_odd, _mm512_sub_ps(exact_b, _mm512_cvtepi32_ps(b)));
         __m512i words = _mm512_permutexvar_epi64(order, _mm512_packs_epi32(a, b));
         /* low digit: the low byte as s8; high digit: what is left, so 128 is carried up */
         words = _mm512_add_epi16(words, _mm512_set1_epi16(128));
@@ -123,7 +149,8 @@ static struct fixed make_digits(const float *x, uint32_t count, uint32_t bits, i
         _mm512_storeu_si512(digits + 2 * (size_t)i, words);
     }
     float unit = largest / (float)FIXED_MAX;
-    return (struct fixed){unit, v_reduce_add(lost) * unit * (bits == 2 ? 1.5f : 7.5f)};
+    return (struct fixed){unit,
+                          v_reduce_add(v_add(lost, lost_odd)) * unit * (bits == 2 ? 1.5f : 7.5f)};
 }
 
 KVK_INLINE __m512i digits_load(const int8_t *digits, int high)

@@ -59,30 +59,36 @@ static uint32_t clip_rows(const struct kvk_attend *op, const struct kvk_span *sp
     return found;
 }
 
-/* Logits in s (padded to whole vectors, hidden ones -inf) -> p in s; m, l, shrink of the row. At
+/* Logits in s (padded to pairs of vectors, hidden ones -inf) -> p in s; m, l, shrink of the row. At
  * least one logit is not -inf. m need not be the maximum itself, only near it: it stays while the
  * new maximum is at most `slack` above, so that exp rarely waits for the maximum and sums are
  * rarely rescaled. p is at most exp(slack). */
 static void softmax_step(struct kvk_attend_row *row, float *s, uint32_t padded)
 {
     const float slack = 8.0f;
-    vf top = v_load(s), sum = v_set(0.0f);
+    vf top = v_load(s), top_odd = v_load(s + VW);
+    vf sum = v_set(0.0f), sum_odd = sum;
 
-    for (uint32_t i = VW; i < padded; i += VW)
+    for (uint32_t i = 2 * VW; i < padded; i += 2 * VW) {
         top = v_max(top, v_load(s + i));
-    float largest = v_reduce_max(top);
+        top_odd = v_max(top_odd, v_load(s + i + VW));
+    }
+    float largest = v_reduce_max(v_max(top, top_odd));
     row->shrink = 1.0f;
     if (largest > row->m + slack || !(row->m > -INFINITY)) {
         row->shrink = expf(row->m - largest); /* 0 at first, where m is -inf */
         row->m = largest;
     }
     vf minus = v_set(-row->m);
-    for (uint32_t i = 0; i < padded; i += VW) {
+    for (uint32_t i = 0; i < padded; i += 2 * VW) {
         vf p = v_exp(v_add(v_load(s + i), minus));
+        vf p_odd = v_exp(v_add(v_load(s + i + VW), minus));
         v_store(s + i, p);
+        v_store(s + i + VW, p_odd);
         sum = v_add(sum, p);
+        sum_odd = v_add(sum_odd, p_odd);
     }
-    row->l = row->l * row->shrink + v_reduce_add(sum);
+    row->l = row->l * row->shrink + v_reduce_add(v_add(sum, sum_odd));
 }
 
 static void soft_cap(float *s, uint32_t padded, float cap)
@@ -261,7 +267,7 @@ static void attend_exact(const struct kvk_attend *op, const struct kvk_span *spa
 
     for (uint32_t t = row->from; t < row->to; t += KVARN_MAX_GROUP) {
         uint32_t count = row->to - t < KVARN_MAX_GROUP ? row->to - t : KVARN_MAX_GROUP;
-        uint32_t padded = (count + VW - 1) / VW * VW;
+        uint32_t padded = (count + 2 * VW - 1) / (2 * VW) * (2 * VW);
         size_t at = t * span->token_stride_bytes;
         exact_logits(op, (const uint8_t *)span->data + at, span->token_stride_bytes, row->q, s,
                      count);
