@@ -174,16 +174,17 @@ KVK_INLINE __m512 update_scale(float *scale, float *reciprocal, float *weight, _
     return _mm512_mask_blend_ps(exact, _mm512_mul_ps(measured, r), _mm512_set1_ps(1.0f));
 }
 
-/* Sums and squares of four rows about their shifts, 16 lanes each. */
+/* Sums and squares of four rows about their shifts, 16 lanes each. The accumulators are locals so
+ * that they stay in registers. */
 KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, const float *w,
                                const float *shift, uint32_t cols)
 {
-    __m512 m[4];
+    __m512 m[4], s[4], q[4];
 
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         m[i] = _mm512_set1_ps(shift[i]);
-        sum[i] = squares[i] = _mm512_setzero_ps();
+        s[i] = q[i] = _mm512_setzero_ps();
     }
     for (uint32_t c = 0; c < cols; c += 16) {
         __m512 weight = _mm512_load_ps(w + c);
@@ -192,9 +193,14 @@ KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, con
         for (uint32_t i = 0; i < 4; i++) {
             __m512 y = _mm512_fmsub_ps(_mm512_load_ps(t + (size_t)i * cols + c), weight, m[i]);
 
-            sum[i] = _mm512_add_ps(sum[i], y);
-            squares[i] = _mm512_fmadd_ps(y, y, squares[i]);
+            s[i] = _mm512_add_ps(s[i], y);
+            q[i] = _mm512_fmadd_ps(y, y, q[i]);
         }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        sum[i] = s[i];
+        squares[i] = q[i];
     }
 }
 

@@ -106,7 +106,8 @@ extern const struct kvk_table kvk_table_ref;
 extern const struct kvk_table *const kvk_table_avx2;
 extern const struct kvk_table *const kvk_table_avx512;
 
-/* "ref", "avx2" or "avx512"; NULL when unknown, not built or not on this CPU. Not self-tested. */
+/* "ref", "avx2" or "avx512"; NULL when unknown, not built or not on this CPU. Not self-tested.
+ * Keep the result: CPUID costs tens of microseconds in a virtual machine. */
 const struct kvk_table *kvk_cpu_table(const char *name);
 
 /* INVALID_SHAPE or UNSUPPORTED with *why (static text) set; OK otherwise. */

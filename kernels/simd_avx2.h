@@ -128,12 +128,12 @@ KVK_INLINE float kvk_y_reduce_max(__m256 x)
 #define KVK_Y_FOLD8(result, x, op)                                                                 \
     do {                                                                                           \
         __m256 f_[4], g_[2], h_;                                                                   \
-        for (int i_ = 0; i_ < 4; i_++)                                                             \
-            f_[i_] = op(_mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x20),                \
-                        _mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x31));               \
-        for (int i_ = 0; i_ < 2; i_++)                                                             \
-            g_[i_] = op(_mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                       \
-                        _mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                      \
+        _Pragma("GCC unroll 4") for (int i_ = 0; i_ < 4; i_++) f_[i_] =                            \
+            op(_mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x20),                         \
+               _mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x31));                        \
+        _Pragma("GCC unroll 2") for (int i_ = 0; i_ < 2; i_++) g_[i_] =                            \
+            op(_mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                                \
+               _mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                               \
         h_ = op(_mm256_shuffle_ps(g_[0], g_[1], 0x88), _mm256_shuffle_ps(g_[0], g_[1], 0xdd));     \
         (result) = _mm256_permutevar8x32_ps(h_, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));        \
     } while (0)

@@ -89,15 +89,15 @@ KVK_INLINE float kvk_z_sum(__m512 x)
 #define KVK_Z_FOLD16(result, x, op)                                                                \
     do {                                                                                           \
         __m512 e_[8], f_[4], g_[2], h_;                                                            \
-        for (int i_ = 0; i_ < 8; i_++)                                                             \
-            e_[i_] = op(_mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0x44),                  \
-                        _mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0xee));                 \
-        for (int i_ = 0; i_ < 4; i_++)                                                             \
-            f_[i_] = op(_mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0x88),                    \
-                        _mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0xdd));                   \
-        for (int i_ = 0; i_ < 2; i_++)                                                             \
-            g_[i_] = op(_mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                       \
-                        _mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                      \
+        _Pragma("GCC unroll 8") for (int i_ = 0; i_ < 8; i_++) e_[i_] =                            \
+            op(_mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0x44),                           \
+               _mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0xee));                          \
+        _Pragma("GCC unroll 4") for (int i_ = 0; i_ < 4; i_++) f_[i_] =                            \
+            op(_mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0x88),                             \
+               _mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0xdd));                            \
+        _Pragma("GCC unroll 2") for (int i_ = 0; i_ < 2; i_++) g_[i_] =                            \
+            op(_mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                                \
+               _mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                               \
         h_ = op(_mm512_shuffle_ps(g_[0], g_[1], 0x88), _mm512_shuffle_ps(g_[0], g_[1], 0xdd));     \
         (result) = _mm512_permutexvar_ps(                                                          \
             _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), h_);          \
