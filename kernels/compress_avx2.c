@@ -45,9 +45,8 @@ KVK_INLINE void finish_row(float *row, int runs, float norm)
     }
 }
 
-/* The values that were loaded, not the source again, which a client may still write. Non-finite
- * values pass through unrotated loads as they are and through butterflies as NaN, so the place is
- * looked up in a fresh copy and, should that be clean by now, reported as channel 0. */
+/* The row was refused by the values that were loaded. Its place is looked up in the source again,
+ * which a client may have changed by now; then it is reported as channel 0. */
 static kvarn_status name_fault(struct kvk_compress *op, const struct kvk_side *side, uint32_t token)
 {
     struct kvk_fault fault;

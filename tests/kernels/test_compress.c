@@ -19,6 +19,12 @@
 
 enum { SIZE = KVARN_MAX_GROUP * KVARN_MAX_HEAD_DIM };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CODES = 300000, TILES = 100 }; /* slow builds look for other things */
+#else
+enum { CODES = 2500000, TILES = 400 };
+#endif
+
 static const char *const names[] = {"ref", "avx2", "avx512"};
 
 static uint32_t code_at(const uint8_t *codes, size_t index, uint32_t bits)
@@ -104,7 +110,8 @@ static void compare_with_method(const struct tile_case *c, struct accuracy *sum)
     tile_run_free(&run);
 }
 
-/* Rounding decides codes that lie on a boundary: fewer than 1 in 100000 in a run of 2 million. */
+/* Rounding decides codes that lie on a boundary: fewer than 1 in 100000 in a run of 2.5
+ * million. */
 static void codes_agree_with_double(void **state)
 {
     static const enum tile_kind kinds[] = {TILE_NORMAL, TILE_OUTLIERS, TILE_OUTLIERS, TILE_OFFSET,
@@ -113,7 +120,7 @@ static void codes_agree_with_double(void **state)
     struct accuracy sum = {0};
 
     (void)state;
-    while (sum.codes < 2500000) {
+    while (sum.codes < CODES) {
         struct tile_plan plan = tile_plan_random(&rng);
         struct tile_case *c;
 
@@ -126,7 +133,7 @@ static void codes_agree_with_double(void **state)
            "  reconstruction within %.1e, at most %.2f of what fp16 vectors cost float64\n",
            sum.wrong, sum.codes, (double)sum.wrong / (double)sum.codes, sum.tiles, sum.worst,
            sum.share);
-    assert_true((double)sum.wrong < 1e-5 * (double)sum.codes);
+    assert_true((double)sum.wrong < 1e-5 * (double)sum.codes + 1);
     assert_true(sum.share < 4);
 }
 
@@ -135,7 +142,7 @@ static void every_variant_gives_the_same_bits(void **state)
     struct rng rng = rng_make(tile_seed("compress"));
 
     (void)state;
-    for (int turn = 0; turn < 400; turn++) {
+    for (int turn = 0; turn < TILES; turn++) {
         struct tile_plan plan = tile_plan_random(&rng);
         uint64_t seed = rng_next(&rng);
         struct tile_case *c = tile_case_make(&plan, seed);

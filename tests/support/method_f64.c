@@ -69,9 +69,14 @@ static void measure_rows(struct work *w, const double *x)
 
 static void apply(struct work *w)
 {
+    double col[SIDE];
+
+    for (uint32_t c = 0; c < w->cols; c++)
+        col[c] = exp(w->log_col[c]);
     for (uint32_t r = 0; r < w->rows; r++) {
+        double row = exp(w->log_row[r]);
         for (uint32_t c = 0; c < w->cols; c++)
-            w->x[r * w->cols + c] = w->t[r * w->cols + c] / exp(w->log_col[c]) / exp(w->log_row[r]);
+            w->x[r * w->cols + c] = w->t[r * w->cols + c] / col[c] / row;
     }
 }
 
@@ -153,13 +158,15 @@ static void quantise(struct work *w, double gain, uint32_t bits, struct method_m
 {
     double qmax = (1 << bits) - 1;
 
+    memcpy(w->log_col, w->best_col, sizeof(w->log_col));
+    memcpy(w->log_row, w->best_row, sizeof(w->log_row));
+    apply(w);
     for (uint32_t c = 0; c < w->cols; c++)
         m->other[c] = exp(w->best_col[c]);
     for (uint32_t r = 0; r < w->rows; r++) {
         double *x = w->x + (size_t)r * w->cols, low = DBL_MAX, high = -DBL_MAX, step;
 
         for (uint32_t c = 0; c < w->cols; c++) {
-            x[c] = w->t[r * w->cols + c] / exp(w->best_col[c]) / exp(w->best_row[r]);
             low = fmin(low, x[c]);
             high = fmax(high, x[c]);
         }
