@@ -181,16 +181,13 @@ static void sweep_cols(struct kvk_balance *b, const float *t, uint32_t rows, uin
         b->col[c] = deviation(sum[c], squares[c], rows);
 }
 
-/* max / min; of measured * reciprocal, or of measured alone. */
-static double spread(const float *measured, const float *reciprocal, uint32_t n)
+static double spread(const float *x, uint32_t n)
 {
-    float low = 0.0f, high = 0.0f;
+    float low = x[0], high = x[0];
 
-    for (uint32_t i = 0; i < n; i++) {
-        float x = reciprocal != NULL ? measured[i] * reciprocal[i] : measured[i];
-
-        low = i == 0 || x < low ? x : low;
-        high = i == 0 || x > high ? x : high;
+    for (uint32_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
     }
     return (double)high / ((double)low > KVK_SPREAD_FLOOR ? (double)low : KVK_SPREAD_FLOOR);
 }
@@ -216,8 +213,12 @@ static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols
 
 static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
 {
-    double imbalance = spread(b->col, b->rc, cols) + spread(b->ratio, NULL, rows);
+    float col_ratio[KVK_MAX_SIDE];
+    double imbalance;
 
+    for (uint32_t c = 0; c < cols; c++)
+        col_ratio[c] = b->col[c] * b->rc[c];
+    imbalance = spread(col_ratio, cols) + spread(b->ratio, rows);
     if (!first && !(imbalance <= b->best)) /* a tie takes the newer iterate */
         return;
     b->best = imbalance;
