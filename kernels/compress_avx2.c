@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fwht.h"
+#include "quantise_avx2.h"
 #include "simd_avx2.h"
 #include "variants.h"
 
@@ -14,7 +15,7 @@ KVK_INLINE __m256 load_run(float *dst, const uint8_t *src, int bf16, int rotate,
     __m256 x[8];
 
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 8; i++) {
         x[i] = kvk_y_load_half(src + 16 * i, bf16);
         /* NaN as soon as one is not finite */
         bad = _mm256_fmadd_ps(x[i], _mm256_setzero_ps(), bad);
@@ -24,23 +25,23 @@ KVK_INLINE __m256 load_run(float *dst, const uint8_t *src, int bf16, int rotate,
     if (rotate)
         kvk_y_butterfly_64(x);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < 8; i++)
         _mm256_store_ps(dst + 8 * i, x[i]);
     return bad;
 }
 
 /* The distances above 32 and the factor 1 / sqrt(dim), in place. */
-KVK_INLINE void finish_row(float *row, int runs, float norm)
+KVK_INLINE void finish_row(float *row, size_t runs, float norm)
 {
-    for (int i = 0; i < 64; i += 8) {
+    for (size_t i = 0; i < 64; i += 8) {
         __m256 x[4];
 
 #pragma GCC unroll 4
-        for (int j = 0; j < runs; j++)
+        for (size_t j = 0; j < runs; j++)
             x[j] = _mm256_load_ps(row + 64 * j + i);
         kvk_y_butterfly_runs(x, runs);
 #pragma GCC unroll 4
-        for (int j = 0; j < runs; j++)
+        for (size_t j = 0; j < runs; j++)
             _mm256_store_ps(row + 64 * j + i, _mm256_mul_ps(x[j], _mm256_set1_ps(norm)));
     }
 }
@@ -57,7 +58,7 @@ static kvarn_status name_fault(struct kvk_compress *op, const struct kvk_side *s
     return KVARN_NON_FINITE;
 }
 
-KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, int runs,
+KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, size_t runs,
                                   int bf16)
 {
     struct kvk_compress_scratch *s = op->scratch;
@@ -71,7 +72,7 @@ KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side
             const uint8_t *src = side->src + (g + i) * side->stride;
             __m256 bad = _mm256_setzero_ps();
 
-            for (int j = 0; j < runs; j++)
+            for (size_t j = 0; j < runs; j++)
                 bad = load_run(dst + 64 * j, src + 128 * j, bf16, side->rotate, bad);
             if (_mm256_movemask_ps(_mm256_cmp_ps(bad, bad, _CMP_UNORD_Q)) != 0)
                 return name_fault(op, side, g + i);
@@ -183,7 +184,7 @@ KVK_INLINE void measure_2_rows(__m256 *sum, __m256 *squares, const float *t, con
         __m256 weight[2] = {_mm256_load_ps(w + c), _mm256_load_ps(w + c + 8)};
 
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 4; i++) {
             __m256 x = _mm256_load_ps(t + (size_t)(i / 2) * cols + c + 8 * (i % 2));
             __m256 y = _mm256_fmsub_ps(x, weight[i % 2], m[i / 2]);
 
@@ -204,7 +205,7 @@ KVK_INLINE void measure_32_columns(float *sum, float *squares, const float *t, c
     __m256 n[4], s[4], q[4];
 
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         n[i] = _mm256_load_ps(shift + 8 * i);
         s[i] = q[i] = _mm256_setzero_ps();
     }
@@ -212,7 +213,7 @@ KVK_INLINE void measure_32_columns(float *sum, float *squares, const float *t, c
         __m256 weight = _mm256_set1_ps(v[r]);
 
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 4; i++) {
             __m256 x = _mm256_load_ps(t + (size_t)r * cols + 8 * i);
             __m256 y = _mm256_fmsub_ps(x, weight, n[i]);
 
@@ -221,7 +222,7 @@ KVK_INLINE void measure_32_columns(float *sum, float *squares, const float *t, c
         }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         _mm256_store_ps(sum + 8 * i, _mm256_add_ps(_mm256_load_ps(sum + 8 * i), s[i]));
         _mm256_store_ps(squares + 8 * i, _mm256_add_ps(_mm256_load_ps(squares + 8 * i), q[i]));
     }
@@ -349,82 +350,6 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
         sweep_cols(b, t, rows, cols);
         keep_if_best(b, rows, cols, 0);
     }
-}
-
-/* 32 codes, one per 32-bit lane -> packed bytes. */
-KVK_INLINE void pack_32(uint8_t *codes, const __m256i *code, uint32_t bits)
-{
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(code[0], code[1]),
-                                        _mm256_packs_epi32(code[2], code[3]));
-
-    bytes = _mm256_permutevar8x32_epi32(bytes, order);
-    if (bits == 4) { /* two codes per 16-bit lane */
-        bytes = _mm256_maddubs_epi16(bytes, _mm256_set1_epi16(0x1001));
-        bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(bytes, bytes), 0xd8);
-        _mm_storeu_si128((__m128i *)codes, _mm256_castsi256_si128(bytes));
-    } else { /* four codes per 32-bit lane */
-        __m128i four;
-
-        bytes = _mm256_maddubs_epi16(bytes, _mm256_set1_epi16(0x0401));
-        bytes = _mm256_madd_epi16(bytes, _mm256_set1_epi32(0x00100001));
-        four = _mm_packus_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-        _mm_storel_epi64((__m128i *)codes, _mm_packus_epi16(four, four));
-    }
-}
-
-KVK_INLINE void quantise_row(uint8_t *codes, const float *t, const float *w, float low,
-                             float inverse, uint32_t cols, uint32_t bits)
-{
-    const __m256 lo = _mm256_set1_ps(low), inv = _mm256_set1_ps(inverse);
-    const __m256 magic = _mm256_set1_ps(KVK_ROUND_MAGIC);
-    const __m256i mask = _mm256_set1_epi32(bits == 2 ? 3 : 15);
-
-    for (uint32_t c = 0; c < cols; c += 32) {
-        __m256i code[4];
-
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
-            __m256 x = _mm256_mul_ps(_mm256_load_ps(t + c + 8 * i), _mm256_load_ps(w + c + 8 * i));
-
-            x = _mm256_fmadd_ps(_mm256_sub_ps(x, lo), inv, magic);
-            code[i] = _mm256_and_si256(_mm256_castps_si256(x), mask);
-        }
-        pack_32(codes + c * bits / 8, code, bits);
-    }
-}
-
-/* Step, zero and codes of 8 rows. */
-KVK_INLINE void quantise_block(const struct kvk_balance *b, const struct kvk_side *side,
-                               const float *t, uint32_t r, uint32_t bits)
-{
-    _Alignas(32) float low[8], inverse[8];
-    __m256 lo[8], hi[8], least, most, step, gain = _mm256_set1_ps(b->gain);
-    uint32_t cols = side->cols;
-
-    for (uint32_t i = 0; i < 8; i++) {
-        const float *row = t + (size_t)i * cols;
-
-        lo[i] = hi[i] = _mm256_mul_ps(_mm256_load_ps(row), _mm256_load_ps(b->best_w));
-        for (uint32_t c = 8; c < cols; c += 8) {
-            __m256 x = _mm256_mul_ps(_mm256_load_ps(row + c), _mm256_load_ps(b->best_w + c));
-
-            lo[i] = _mm256_min_ps(lo[i], x);
-            hi[i] = _mm256_max_ps(hi[i], x);
-        }
-    }
-    KVK_Y_FOLD8(least, lo, _mm256_min_ps);
-    KVK_Y_FOLD8(most, hi, _mm256_max_ps);
-    step = _mm256_div_ps(_mm256_sub_ps(most, least), _mm256_set1_ps(bits == 2 ? 3.0f : 15.0f));
-    step = _mm256_max_ps(
-        step, _mm256_mul_ps(_mm256_set1_ps(KVK_STEP_FLOOR), _mm256_load_ps(b->best_sr + r)));
-    kvk_y_store_vector(side->step + 2 * (size_t)r, _mm256_mul_ps(step, gain));
-    kvk_y_store_vector(side->zero + 2 * (size_t)r, _mm256_mul_ps(least, gain));
-    _mm256_store_ps(low, least);
-    _mm256_store_ps(inverse, _mm256_div_ps(_mm256_set1_ps(1.0f), step));
-    for (uint32_t i = 0; i < 8; i++)
-        quantise_row(side->codes + (size_t)(r + i) * cols * bits / 8, t + (size_t)i * cols,
-                     b->best_w, low[i], inverse[i], cols, bits);
 }
 
 static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side *side)

@@ -7,14 +7,15 @@
 #include <string.h>
 
 #include "fwht.h"
+#include "quantise_avx512.h"
 #include "simd_avx512.h"
 #include "variants.h"
 
 /* The first channel of a row that is NaN or infinity. */
 static kvarn_status name_fault(struct kvk_compress *op, char tensor, uint32_t token,
-                               const __m512 *x, int n)
+                               const __m512 *x, size_t n)
 {
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         unsigned bad = _mm512_fpclass_ps_mask(x[i], 0x99); /* quiet, +inf, -inf, signalling */
 
         if (bad != 0) {
@@ -27,14 +28,14 @@ static kvarn_status name_fault(struct kvk_compress *op, char tensor, uint32_t to
 }
 
 /* One row: load, look for non-finite values, rotate, store. 1: fine. */
-KVK_INLINE int load_row(float *dst, const uint8_t *src, int n, int bf16, float norm, __m512 *x)
+KVK_INLINE int load_row(float *dst, const uint8_t *src, size_t n, int bf16, float norm, __m512 *x)
 {
     const __m512 limit = _mm512_set1_ps(KVK_INPUT_LIMIT), least = _mm512_set1_ps(-KVK_INPUT_LIMIT);
     const __m512 zero = _mm512_setzero_ps();
     __m512 bad = zero;
 
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         x[i] = kvk_z_load_half(src + 32 * i, bf16);
         bad = _mm512_fmadd_ps(x[i], zero, bad); /* NaN as soon as one is not finite */
     }
@@ -42,23 +43,23 @@ KVK_INLINE int load_row(float *dst, const uint8_t *src, int n, int bf16, float n
         return 0;
     if (bf16) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++)
             x[i] = _mm512_min_ps(_mm512_max_ps(x[i], least), limit);
     }
     if (norm != 0.0f) {
         kvk_z_butterfly(x, n);
 #pragma GCC unroll 16
-        for (int i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++)
             x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(norm));
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         _mm512_store_ps(dst + 16 * i, x[i]);
     return 1;
 }
 
 /* n registers per token row. K passes through 16 rows of scratch to be turned. */
-KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, int n,
+KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, size_t n,
                                   int bf16)
 {
     struct kvk_compress_scratch *s = op->scratch;
@@ -84,23 +85,15 @@ KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side
 
 static kvarn_status load(struct kvk_compress *op, const struct kvk_side *side)
 {
-    if (op->shape.dtype == KVARN_BF16) {
-        switch (op->shape.dim) {
-        case 64:
-            return load_rows(op, side, 4, 1);
-        case 128:
-            return load_rows(op, side, 8, 1);
-        default:
-            return load_rows(op, side, 16, 1);
-        }
-    }
+    int bf16 = op->shape.dtype == KVARN_BF16;
+
     switch (op->shape.dim) {
     case 64:
-        return load_rows(op, side, 4, 0);
+        return bf16 ? load_rows(op, side, 4, 1) : load_rows(op, side, 4, 0);
     case 128:
-        return load_rows(op, side, 8, 0);
+        return bf16 ? load_rows(op, side, 8, 1) : load_rows(op, side, 8, 0);
     default:
-        return load_rows(op, side, 16, 0);
+        return bf16 ? load_rows(op, side, 16, 1) : load_rows(op, side, 16, 0);
     }
 }
 
@@ -182,7 +175,7 @@ KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, con
     __m512 m[4], s[4], q[4];
 
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         m[i] = _mm512_set1_ps(shift[i]);
         s[i] = q[i] = _mm512_setzero_ps();
     }
@@ -190,7 +183,7 @@ KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, con
         __m512 weight = _mm512_load_ps(w + c);
 
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 4; i++) {
             __m512 y = _mm512_fmsub_ps(_mm512_load_ps(t + (size_t)i * cols + c), weight, m[i]);
 
             s[i] = _mm512_add_ps(s[i], y);
@@ -198,7 +191,7 @@ KVK_INLINE void measure_4_rows(__m512 *sum, __m512 *squares, const float *t, con
         }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         sum[i] = s[i];
         squares[i] = q[i];
     }
@@ -211,7 +204,7 @@ KVK_INLINE void measure_64_columns(float *sum, float *squares, const float *t, c
     __m512 n[4], s[4], q[4];
 
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         n[i] = _mm512_load_ps(shift + 16 * i);
         s[i] = q[i] = _mm512_setzero_ps();
     }
@@ -220,7 +213,7 @@ KVK_INLINE void measure_64_columns(float *sum, float *squares, const float *t, c
         __m512 weight = _mm512_set1_ps(v[r]);
 
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 4; i++) {
             __m512 x = _mm512_load_ps(t + (size_t)r * cols + 16 * i);
             __m512 y = _mm512_fmsub_ps(x, weight, n[i]);
 
@@ -229,7 +222,7 @@ KVK_INLINE void measure_64_columns(float *sum, float *squares, const float *t, c
         }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         _mm512_store_ps(sum + 16 * i, _mm512_add_ps(_mm512_load_ps(sum + 16 * i), s[i]));
         _mm512_store_ps(squares + 16 * i, _mm512_add_ps(_mm512_load_ps(squares + 16 * i), q[i]));
     }
@@ -378,79 +371,6 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
         sweep_cols(b, t, rows, cols);
         keep_if_best(b, rows, cols, 0);
     }
-}
-
-/* Low bits of 64 codes, 32 bits each, -> 64 bytes in order. */
-KVK_INLINE __m512i gather_bytes(const __m512i *code)
-{
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i low = _mm512_packs_epi32(code[0], code[1]);
-    __m512i high = _mm512_packs_epi32(code[2], code[3]);
-
-    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
-}
-
-KVK_INLINE void quantise_row(uint8_t *codes, const float *t, const float *w, float low,
-                             float inverse, uint32_t cols, uint32_t bits)
-{
-    const __m512 lo = _mm512_set1_ps(low), inv = _mm512_set1_ps(inverse);
-    const __m512 magic = _mm512_set1_ps(KVK_ROUND_MAGIC);
-    const __m512i mask = _mm512_set1_epi32(bits == 2 ? 3 : 15);
-
-    for (uint32_t c = 0; c < cols; c += 64) {
-        __m512i code[4], bytes;
-
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
-            __m512 x =
-                _mm512_mul_ps(_mm512_load_ps(t + c + 16 * i), _mm512_load_ps(w + c + 16 * i));
-
-            x = _mm512_fmadd_ps(_mm512_sub_ps(x, lo), inv, magic);
-            code[i] = _mm512_and_si512(_mm512_castps_si512(x), mask);
-        }
-        bytes = gather_bytes(code);
-        if (bits == 4) { /* two codes per 16-bit lane */
-            bytes = _mm512_maddubs_epi16(bytes, _mm512_set1_epi16(0x1001));
-            _mm256_storeu_si256((__m256i *)(codes + c / 2), _mm512_cvtepi16_epi8(bytes));
-        } else { /* four codes per 32-bit lane */
-            bytes = _mm512_maddubs_epi16(bytes, _mm512_set1_epi16(0x0401));
-            bytes = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x00100001));
-            _mm_storeu_si128((__m128i *)(codes + c / 4), _mm512_cvtepi32_epi8(bytes));
-        }
-    }
-}
-
-/* Step, zero and codes of 16 rows. */
-KVK_INLINE void quantise_block(const struct kvk_balance *b, const struct kvk_side *side,
-                               const float *t, uint32_t r, uint32_t bits)
-{
-    _Alignas(64) float low[16], inverse[16];
-    __m512 lo[16], hi[16], least, most, step, gain = _mm512_set1_ps(b->gain);
-    uint32_t cols = side->cols;
-
-    for (uint32_t i = 0; i < 16; i++) {
-        const float *row = t + (size_t)i * cols;
-
-        lo[i] = hi[i] = _mm512_mul_ps(_mm512_load_ps(row), _mm512_load_ps(b->best_w));
-        for (uint32_t c = 16; c < cols; c += 16) {
-            __m512 x = _mm512_mul_ps(_mm512_load_ps(row + c), _mm512_load_ps(b->best_w + c));
-
-            lo[i] = _mm512_min_ps(lo[i], x);
-            hi[i] = _mm512_max_ps(hi[i], x);
-        }
-    }
-    KVK_Z_FOLD16(least, lo, _mm512_min_ps);
-    KVK_Z_FOLD16(most, hi, _mm512_max_ps);
-    step = _mm512_div_ps(_mm512_sub_ps(most, least), _mm512_set1_ps(bits == 2 ? 3.0f : 15.0f));
-    step = _mm512_max_ps(
-        step, _mm512_mul_ps(_mm512_set1_ps(KVK_STEP_FLOOR), _mm512_load_ps(b->best_sr + r)));
-    kvk_z_store_vector(side->step + 2 * (size_t)r, _mm512_mul_ps(step, gain));
-    kvk_z_store_vector(side->zero + 2 * (size_t)r, _mm512_mul_ps(least, gain));
-    _mm512_store_ps(low, least);
-    _mm512_store_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1.0f), step));
-    for (uint32_t i = 0; i < 16; i++)
-        quantise_row(side->codes + (size_t)(r + i) * cols * bits / 8, t + (size_t)i * cols,
-                     b->best_w, low[i], inverse[i], cols, bits);
 }
 
 static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side *side)

@@ -213,7 +213,7 @@ static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols
 
 static void keep_if_best(struct kvk_balance *b, uint32_t rows, uint32_t cols, int first)
 {
-    float col_ratio[KVK_MAX_SIDE];
+    float col_ratio[KVK_MAX_SIDE] = {0};
     double imbalance;
 
     for (uint32_t c = 0; c < cols; c++)

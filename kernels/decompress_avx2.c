@@ -35,20 +35,20 @@ static void load_vector(float *dst, const uint8_t *at, float factor, uint32_t co
 }
 
 /* The distances above 32 and the rounding of a row whose runs of 64 channels are done. */
-KVK_INLINE void finish_row(uint8_t *dst, const float *row, int runs, int bf16)
+KVK_INLINE void finish_row(uint8_t *dst, const float *row, size_t runs, int bf16)
 {
-    for (int i = 0; i < 64; i += 16) {
+    for (size_t i = 0; i < 64; i += 16) {
         __m256 a[4], b[4];
 
 #pragma GCC unroll 4
-        for (int j = 0; j < runs; j++) {
+        for (size_t j = 0; j < runs; j++) {
             a[j] = _mm256_load_ps(row + 64 * j + i);
             b[j] = _mm256_load_ps(row + 64 * j + i + 8);
         }
         kvk_y_butterfly_runs(a, runs);
         kvk_y_butterfly_runs(b, runs);
 #pragma GCC unroll 4
-        for (int j = 0; j < runs; j++)
+        for (size_t j = 0; j < runs; j++)
             kvk_y_store_half(dst + 2 * (64 * j + i), a[j], b[j], bf16);
     }
 }
@@ -56,11 +56,11 @@ KVK_INLINE void finish_row(uint8_t *dst, const float *row, int runs, int bf16)
 KVK_INLINE void store_run(float *row, const __m256 *x)
 {
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < 8; i++)
         _mm256_store_ps(row + 8 * i, x[i]);
 }
 
-KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, int runs,
+KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, size_t runs,
                          uint32_t bits, int bf16)
 {
     struct decoder *s = op->scratch;
@@ -123,7 +123,7 @@ KVK_INLINE __m256 decode_8(const uint8_t *at, uint32_t i, uint32_t bits, __m256 
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, zero);
 }
 
-KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, int runs,
+KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, size_t runs,
                          uint32_t bits, int bf16, int rotated)
 {
     struct decoder *s = op->scratch;
@@ -138,16 +138,17 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
         __m256 zero = _mm256_set1_ps(f16_at(op->record, at->v_zero, g));
         __m256 table = _mm256_fmadd_ps(values, step, zero);
 
-        for (uint32_t d = 0; d < dim; d += 64) {
+        for (size_t d = 0; d < dim; d += 64) {
             __m256 x[8];
 
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < 8; i++)
-                x[i] = _mm256_mul_ps(decode_8(codes, d / 8 + i, bits, step, zero, table),
-                                     _mm256_load_ps(s->scale + d + 8 * i));
+            for (size_t i = 0; i < 8; i++)
+                x[i] =
+                    _mm256_mul_ps(decode_8(codes, (uint32_t)(d / 8 + i), bits, step, zero, table),
+                                  _mm256_load_ps(s->scale + d + 8 * i));
             if (rotated) {
 #pragma GCC unroll 4
-                for (uint32_t i = 0; i < 8; i += 2)
+                for (size_t i = 0; i < 8; i += 2)
                     kvk_y_store_half(dst + 2 * (d + 8 * i), x[i], x[i + 1], bf16);
                 continue;
             }

@@ -24,10 +24,10 @@ KVK_INLINE float f16_at(const uint8_t *record, size_t offset, uint32_t index)
 }
 
 /* Two registers a time: whole cache lines when the row is aligned. */
-KVK_INLINE void store_row(uint8_t *dst, const __m512 *x, int n, int bf16)
+KVK_INLINE void store_row(uint8_t *dst, const __m512 *x, size_t n, int bf16)
 {
 #pragma GCC unroll 8
-    for (int i = 0; i < n; i += 2) {
+    for (size_t i = 0; i < n; i += 2) {
         __m512i pair = _mm512_castsi256_si512(kvk_z_to_half(x[i], bf16));
 
         pair = _mm512_inserti64x4(pair, kvk_z_to_half(x[i + 1], bf16), 1);
@@ -35,7 +35,7 @@ KVK_INLINE void store_row(uint8_t *dst, const __m512 *x, int n, int bf16)
     }
 }
 
-KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, int n,
+KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, size_t n,
                          uint32_t bits, int bf16)
 {
     const uint32_t group = op->shape.group, dim = 16 * (uint32_t)n, per_word = 32 / bits;
@@ -48,12 +48,12 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
     __m512 step[16], zero[16];
     __m512i words[16];
 
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         step[i] = load_f16(op->record, at->k_step, 16 * (uint32_t)i);
         zero[i] = load_f16(op->record, at->k_zero, 16 * (uint32_t)i);
     }
     for (uint32_t g = 0; g < group; g += per_word) {
-        for (int i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++)
             words[i] = _mm512_i32gather_epi32(
                 lanes, op->record + at->k_codes + 16 * (size_t)i * row_bytes + g * bits / 8, 1);
         for (uint32_t j = 0; j < per_word; j++) {
@@ -62,7 +62,7 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
             __m512 x[16];
 
 #pragma GCC unroll 16
-            for (int i = 0; i < n; i++) {
+            for (size_t i = 0; i < n; i++) {
                 __m512i code = _mm512_and_si512(_mm512_srlv_epi32(words[i], shift), mask);
 
                 x[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), step[i], zero[i]);
@@ -91,7 +91,7 @@ KVK_INLINE __m512i spread_codes(const uint8_t *at, uint32_t bits)
         _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
 }
 
-KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, int n,
+KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, size_t n,
                          uint32_t bits, int bf16, int rotated)
 {
     const uint32_t dim = 16 * (uint32_t)n;
@@ -102,7 +102,7 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
                   : _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     __m512 channel[16];
 
-    for (int i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         channel[i] = _mm512_mul_ps(load_f16(op->record, at->v_channel, 16 * (uint32_t)i), norm);
     for (uint32_t g = 0; g < op->shape.group; g++) {
         const uint8_t *codes = op->record + at->v_codes + g * row_bytes;
@@ -111,7 +111,7 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
         __m512 x[16];
 
 #pragma GCC unroll 16
-        for (int i = 0; i < n; i++) {
+        for (size_t i = 0; i < n; i++) {
             __m512i code = spread_codes(codes + 2 * (size_t)i * bits, bits);
 
             x[i] =

@@ -61,15 +61,15 @@ KVK_INLINE void kvk_y_butterfly_64(__m256 *x)
     const __m256 s4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
 
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 8; i++) {
         x[i] = _mm256_fmadd_ps(x[i], s1, _mm256_permute_ps(x[i], 0xb1));
         x[i] = _mm256_fmadd_ps(x[i], s2, _mm256_permute_ps(x[i], 0x4e));
         x[i] = _mm256_fmadd_ps(x[i], s4, _mm256_permute2f128_ps(x[i], x[i], 0x01));
     }
 #pragma GCC unroll 3
-    for (int distance = 1; distance < 8; distance *= 2) {
+    for (size_t distance = 1; distance < 8; distance *= 2) {
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
+        for (size_t i = 0; i < 8; i++) {
             if ((i & distance) == 0) {
                 __m256 a = x[i], b = x[i + distance];
 
@@ -81,12 +81,12 @@ KVK_INLINE void kvk_y_butterfly_64(__m256 *x)
 }
 
 /* The distances above 32 for one register of each run of 64 channels: 1, 2 or 4 of them. */
-KVK_INLINE void kvk_y_butterfly_runs(__m256 *x, int runs)
+KVK_INLINE void kvk_y_butterfly_runs(__m256 *x, size_t runs)
 {
 #pragma GCC unroll 2
-    for (int distance = 1; distance < runs; distance *= 2) {
+    for (size_t distance = 1; distance < runs; distance *= 2) {
 #pragma GCC unroll 4
-        for (int i = 0; i < runs; i++) {
+        for (size_t i = 0; i < runs; i++) {
             if ((i & distance) == 0) {
                 __m256 a = x[i], b = x[i + distance];
 
@@ -128,10 +128,10 @@ KVK_INLINE float kvk_y_reduce_max(__m256 x)
 #define KVK_Y_FOLD8(result, x, op)                                                                 \
     do {                                                                                           \
         __m256 f_[4], g_[2], h_;                                                                   \
-        _Pragma("GCC unroll 4") for (int i_ = 0; i_ < 4; i_++) f_[i_] =                            \
+        _Pragma("GCC unroll 4") for (size_t i_ = 0; i_ < 4; i_++) f_[i_] =                         \
             op(_mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x20),                         \
                _mm256_permute2f128_ps((x)[2 * i_], (x)[2 * i_ + 1], 0x31));                        \
-        _Pragma("GCC unroll 2") for (int i_ = 0; i_ < 2; i_++) g_[i_] =                            \
+        _Pragma("GCC unroll 2") for (size_t i_ = 0; i_ < 2; i_++) g_[i_] =                         \
             op(_mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                                \
                _mm256_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                               \
         h_ = op(_mm256_shuffle_ps(g_[0], g_[1], 0x88), _mm256_shuffle_ps(g_[0], g_[1], 0xdd));     \

@@ -44,7 +44,7 @@ KVK_INLINE void kvk_z_store_vector(uint8_t *at, __m512 x)
 #define KVK_Z_STAGE(x, partner, sign) _mm512_fmadd_ps(x, sign, partner)
 
 /* Butterflies with distances 1, 2, ..., 8 n over a row of n registers, n = 4, 8, 16. */
-KVK_INLINE void kvk_z_butterfly(__m512 *x, int n)
+KVK_INLINE void kvk_z_butterfly(__m512 *x, size_t n)
 {
     const __m512 one = _mm512_set1_ps(1.0f), minus = _mm512_set1_ps(-1.0f);
     const __m512 s1 = _mm512_mask_blend_ps(0xaaaa, one, minus);
@@ -53,16 +53,16 @@ KVK_INLINE void kvk_z_butterfly(__m512 *x, int n)
     const __m512 s8 = _mm512_mask_blend_ps(0xff00, one, minus);
 
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         x[i] = KVK_Z_STAGE(x[i], _mm512_permute_ps(x[i], 0xb1), s1);
         x[i] = KVK_Z_STAGE(x[i], _mm512_permute_ps(x[i], 0x4e), s2);
         x[i] = KVK_Z_STAGE(x[i], _mm512_shuffle_f32x4(x[i], x[i], 0xb1), s4);
         x[i] = KVK_Z_STAGE(x[i], _mm512_shuffle_f32x4(x[i], x[i], 0x4e), s8);
     }
 #pragma GCC unroll 4
-    for (int distance = 1; distance < n; distance *= 2) {
+    for (size_t distance = 1; distance < n; distance *= 2) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; i++) {
+        for (size_t i = 0; i < n; i++) {
             if ((i & distance) == 0) {
                 __m512 a = x[i], b = x[i + distance];
 
@@ -89,13 +89,13 @@ KVK_INLINE float kvk_z_sum(__m512 x)
 #define KVK_Z_FOLD16(result, x, op)                                                                \
     do {                                                                                           \
         __m512 e_[8], f_[4], g_[2], h_;                                                            \
-        _Pragma("GCC unroll 8") for (int i_ = 0; i_ < 8; i_++) e_[i_] =                            \
+        _Pragma("GCC unroll 8") for (size_t i_ = 0; i_ < 8; i_++) e_[i_] =                         \
             op(_mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0x44),                           \
                _mm512_shuffle_f32x4((x)[2 * i_], (x)[2 * i_ + 1], 0xee));                          \
-        _Pragma("GCC unroll 4") for (int i_ = 0; i_ < 4; i_++) f_[i_] =                            \
+        _Pragma("GCC unroll 4") for (size_t i_ = 0; i_ < 4; i_++) f_[i_] =                         \
             op(_mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0x88),                             \
                _mm512_shuffle_f32x4(e_[2 * i_], e_[2 * i_ + 1], 0xdd));                            \
-        _Pragma("GCC unroll 2") for (int i_ = 0; i_ < 2; i_++) g_[i_] =                            \
+        _Pragma("GCC unroll 2") for (size_t i_ = 0; i_ < 2; i_++) g_[i_] =                         \
             op(_mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0x44),                                \
                _mm512_shuffle_ps(f_[2 * i_], f_[2 * i_ + 1], 0xee));                               \
         h_ = op(_mm512_shuffle_ps(g_[0], g_[1], 0x88), _mm512_shuffle_ps(g_[0], g_[1], 0xdd));     \
