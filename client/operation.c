@@ -33,8 +33,7 @@ static uint32_t deadline_of(const struct kvarn_client *client, const struct args
     return args->deadline_ms ? args->deadline_ms : client->deadline_ms;
 }
 
-/* The header has 32 bits of microseconds: 71 minutes. Longer ones are the daemon's default there
- * and exact here. */
+/* The header has 32 bits of microseconds: 71 minutes. What is longer is exact here alone. */
 static uint32_t wire_deadline(uint32_t deadline_ms)
 {
     return deadline_ms > UINT32_MAX / 1000 ? UINT32_MAX : deadline_ms * 1000;

@@ -139,5 +139,8 @@ kvarn_status kvarn_transport_pump(struct kvarn_transport *transport, struct kvar
     kvarn_transport_send(transport, session);
     for (int i = 0; i < PUMP_ROUNDS && receive_once(transport, session); i++)
         continue;
+    /* A daemon that broke the protocol should see the end now, not when the client is closed. */
+    if (session->state == KVARN_SESSION_BROKEN)
+        shutdown(transport->fd, SHUT_RDWR);
     return session->status;
 }
