@@ -25,7 +25,7 @@
 #include "server/rpc/service.h"
 #include "server/store/tenant.h"
 
-enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, DESCRIPTORS_KEPT = 64 };
+enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, IDLE_TICK_MS = 100, DESCRIPTORS_KEPT = 64 };
 
 struct front {
     struct kvd_config config;
@@ -39,6 +39,7 @@ struct front {
     struct kvd_watch *signals;
     struct kvd_timer *tick, *grace;
     struct kvd_deferred *look; /* after a connection or request ended: are we through? */
+    uint32_t tick_ms;          /* an idle daemon wakes less often */
     bool draining;
 };
 
@@ -135,8 +136,14 @@ static void on_signal(void *context, unsigned events)
 static void on_tick(void *context)
 {
     struct front *front = context;
+    uint32_t wanted_ms;
 
     kvd_service_tick(front->service);
+    wanted_ms = kvd_conns_open_requests(front->conns) > 0 ? TICK_MS : IDLE_TICK_MS;
+    if (wanted_ms == front->tick_ms)
+        return;
+    front->tick_ms = wanted_ms;
+    kvd_timer_start(front->tick, wanted_ms, wanted_ms);
 }
 
 static const char *tenant_name(void *context, uint32_t tenant)
@@ -165,6 +172,7 @@ static bool open_signals(struct front *front)
     kvd_watch_set(front->signals, KVD_READABLE);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGHUP, &action, NULL); /* the terminal went; there is no reload yet */
     signal(SIGPIPE, SIG_IGN);
     return true;
 }
