@@ -189,7 +189,7 @@ static void pump(struct kvd_conn *conn, bool readable)
     conn->turn_frames = 0;
     conn->turn_bytes = 0;
     if (conn->stall == KVD_STALL_TURN)
-        conn->stall = KVD_STALL_NONE;
+        kvd_conn_set_stall(conn, KVD_STALL_NONE);
     for (;;) {
         kvd_conn_take_frames(conn);
         if (readable)
@@ -198,7 +198,7 @@ static void pump(struct kvd_conn *conn, bool readable)
         if (conn->state != KVD_CONN_OPEN || conn->stall != KVD_STALL_OWN ||
             !kvd_conn_has_room(conn))
             break;
-        conn->stall = KVD_STALL_NONE;
+        kvd_conn_set_stall(conn, KVD_STALL_NONE);
     }
     conn->pumping = false;
     if (conn->state == KVD_CONN_CLOSING && conn->out_head == NULL)
@@ -282,6 +282,10 @@ void kvd_conn_gone(struct kvd_conn *conn)
     while (conn->slots != NULL)
         kvd_slot_detach(conn->slots);
     kvd_service_conn_gone(conns->options.service, conn->id);
+    if (conn->stall == KVD_STALL_SHARED) {
+        kvd_conn_set_stall(conn, KVD_STALL_NONE);
+        kvd_conns_room_came(conns); /* for who stands behind it */
+    }
     unlink_conn(conn);
     conns->count--;
     kvd_metrics_sub(conns->options.metrics, KVD_METRIC_CONNECTIONS, 1);
@@ -293,6 +297,24 @@ void kvd_conn_gone(struct kvd_conn *conn)
 }
 
 /* ---- what wakes connections */
+
+void kvd_conn_set_stall(struct kvd_conn *conn, enum kvd_stall stall)
+{
+    struct kvd_conns *conns = conn->conns;
+
+    if (conn->stall == stall)
+        return;
+    if (conn->stall == KVD_STALL_SHARED)
+        conns->short_of_room--;
+    conn->stall = stall;
+    if (stall != KVD_STALL_SHARED)
+        return;
+    conns->short_of_room++;
+    if (!conns->sharing) {
+        unlink_conn(conn);
+        link_last(conn);
+    }
+}
 
 void kvd_conn_wake(struct kvd_conn *conn)
 {
@@ -333,22 +355,29 @@ void kvd_conns_ask_room(struct kvd_conns *conns)
     kvd_service_on_room(conns->options.service, room, conns);
 }
 
-/* Those who are held back try again, the longest waiting first. Who got room goes to the end. */
+/* Those who are held back try again in the order in which they came; the first who still finds no
+ * room keeps the others waiting. */
 static void share_room(struct kvd_conns *conns)
 {
     struct kvd_conn *conn = conns->first, *last = conns->last, *next;
 
+    conns->sharing = true;
     for (; conn != NULL; conn = next) {
+        uint64_t frames = conn->frames;
+
         next = conn == last ? NULL : conn->next;
         if (conn->stall != KVD_STALL_SHARED)
             continue;
-        conn->stall = KVD_STALL_NONE;
+        kvd_conn_set_stall(conn, KVD_STALL_NONE);
         pump(conn, false);
-        if (conn->state != KVD_CONN_GONE && conn->stall != KVD_STALL_SHARED) {
-            unlink_conn(conn);
-            link_last(conn);
-        }
+        if (conn->state == KVD_CONN_GONE || conn->stall != KVD_STALL_SHARED)
+            continue;
+        if (conn->frames == frames)
+            break;
+        unlink_conn(conn); /* it had its turn and wants another */
+        link_last(conn);
     }
+    conns->sharing = false;
 }
 
 static void turn_end(void *context)
@@ -397,7 +426,8 @@ static void expire(struct kvd_slot *slot)
         kvd_slot_drop_request(slot);
         if (conn->held) { /* its payload is read and thrown away */
             conn->held = false;
-            conn->stall = KVD_STALL_NONE;
+            kvd_conn_set_stall(conn, KVD_STALL_NONE);
+            kvd_conns_room_came(conn->conns); /* for who stands behind it */
         }
     }
     kvd_slot_note(slot, KVARN_DEADLINE, "the deadline passed before there was an answer");

@@ -95,6 +95,7 @@ struct kvd_conn {
     struct kvd_slot *current; /* whose payload is being read, or waits for staging (held) */
     uint32_t in_begin, in_end;
     uint32_t turn_frames;
+    uint64_t frames; /* whose header found room */
     uint64_t turn_bytes;
     uint64_t read_due_ns; /* 0 = no timer */
     uint64_t read_mark;   /* payload bytes when it was set */
@@ -117,7 +118,8 @@ struct kvd_conn {
 
 struct kvd_conns {
     struct kvd_conns_options options;
-    struct kvd_conn *first, *last; /* who waited longest for room comes first */
+    struct kvd_conn *first, *last; /* among those short of room, who waits longest comes first */
+    uint32_t short_of_room;        /* connections with KVD_STALL_SHARED */
     struct kvd_conn *dead;         /* freed at the end of the turn */
     uint32_t count;                /* open and closing */
     uint64_t last_id;
@@ -127,7 +129,7 @@ struct kvd_conns {
     uint64_t armed_ns; /* 0 = not armed */
     struct kvd_deferred *turn_end;
     struct kvd_conn *ready_first, *ready_last; /* to be pumped at the end of the turn */
-    bool room_asked, room_came, slots_short, ended;
+    bool room_asked, room_came, slots_short, sharing, ended;
     uint8_t *scratch; /* payloads that nobody wants */
     struct iovec *iov;
 };
@@ -157,6 +159,7 @@ uint64_t kvd_conns_now(const struct kvd_conns *conns);
 void kvd_conns_arm(struct kvd_conns *conns, uint64_t due_ns); /* tick no later than this */
 void kvd_conns_ask_room(struct kvd_conns *conns);
 void kvd_conns_room_came(struct kvd_conns *conns);
+void kvd_conn_set_stall(struct kvd_conn *conn, enum kvd_stall stall);
 void kvd_conn_wake(struct kvd_conn *conn); /* pump it before the loop waits again */
 void kvd_conn_gone(struct kvd_conn *conn); /* detaches its requests, closes the socket */
 

@@ -72,7 +72,7 @@ static struct kvd_request *new_request(struct kvd_conn *conn, struct kvd_slot *s
 
 static void stall(struct kvd_conn *conn, enum kvd_stall why)
 {
-    conn->stall = why;
+    kvd_conn_set_stall(conn, why);
     if (why == KVD_STALL_TURN)
         kvd_conn_wake(conn);
     else
@@ -92,6 +92,12 @@ static bool open_frame(struct kvd_conn *conn)
     }
     if (!kvd_conn_has_room(conn)) {
         stall(conn, KVD_STALL_OWN);
+        return false;
+    }
+    /* Whoever came first gets the room first, or a large payload would never find any. */
+    if (conn->conns->short_of_room > 0 && !conn->conns->sharing &&
+        conn->reader.header.payload_bytes > 0) {
+        stall(conn, KVD_STALL_SHARED);
         return false;
     }
     refusal = check_header(conn, &why);
@@ -131,6 +137,7 @@ static void on_header(struct kvd_conn *conn)
         return;
     }
     conn->held = false;
+    conn->frames++;
 }
 
 static void on_frame_end(struct kvd_conn *conn)

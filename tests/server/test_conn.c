@@ -659,6 +659,53 @@ static void shortage_of_staging_is_waited_out(void **state)
     close(c);
 }
 
+/* A large payload that waits is not overtaken by small ones for ever; calls without one pass. */
+static void room_is_given_in_order(void **state)
+{
+    struct rig *rig = *state;
+    static uint8_t payload[1000];
+    uint8_t bytes[64];
+    int a = join(rig), b = join(rig), c = join(rig);
+
+    hello(rig, a);
+    hello(rig, b);
+    hello(rig, c);
+    rig->service.staging_bytes = 1100;
+    put(a, bytes, frame(bytes, KVW_COMPRESS, 2, NULL, 0, 200, 0));
+    put(a, payload, 200);
+    settle(rig);
+    put(b, bytes, frame(bytes, KVW_COMPRESS, 3, NULL, 0, 1000, 0));
+    put(b, payload, 1000);
+    settle(rig);
+    put(c, bytes, frame(bytes, KVW_COMPRESS, 4, NULL, 0, 200, 0));
+    put(c, payload, 200);
+    settle(rig);
+    put(a, bytes, ping_frame(bytes, 5));
+    expect(rig, a, 5, KVARN_OK);
+    assert_int_equal(rig->service.used, 2); /* a runs, b has a request and waits, c has none */
+    assert_int_equal(stub_release(&rig->service), 1);
+    expect(rig, a, 2, KVARN_OK);
+    assert_int_equal(stub_release(&rig->service), 1);
+    expect(rig, b, 3, KVARN_OK);
+    assert_int_equal(stub_release(&rig->service), 1);
+    expect(rig, c, 4, KVARN_OK);
+
+    /* the one in front leaves: those behind it need no other sign */
+    rig->service.staging_bytes = 500;
+    put(b, bytes, frame(bytes, KVW_COMPRESS, 6, NULL, 0, 1000, 0));
+    settle(rig);
+    put(c, bytes, frame(bytes, KVW_COMPRESS, 7, NULL, 0, 200, 0));
+    put(c, payload, 200);
+    settle(rig);
+    assert_int_equal(stub_release(&rig->service), 0);
+    close(b);
+    settle(rig);
+    assert_int_equal(stub_release(&rig->service), 1);
+    expect(rig, c, 7, KVARN_OK);
+    close(a);
+    close(c);
+}
+
 static void over_the_limit_is_told_to_retry(void **state)
 {
     struct rig *rig = *state;
@@ -876,6 +923,7 @@ int main(void)
         TEST(a_slow_reader_gets_every_byte),
         TEST(shortage_of_requests_is_waited_out),
         TEST(shortage_of_staging_is_waited_out),
+        TEST(room_is_given_in_order),
         TEST(over_the_limit_is_told_to_retry),
         TEST(slow_headers_are_cut),
         TEST(payloads_must_move),
