@@ -385,7 +385,7 @@ static void run_job(struct kvd_device *device, struct kvd_job *job)
             run_copy(device, job, (struct kvd_copy *)entries + i);
             break;
         default:
-            assert(!"a known operation");
+            abort();
         }
     }
     job->status = KVARN_OK;

@@ -147,7 +147,8 @@ struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata,
     call->rig = rig;
     call->next = rig->calls;
     rig->calls = call;
-    memcpy(copy, metadata, meta_bytes);
+    if (meta_bytes)
+        memcpy(copy, metadata, meta_bytes);
     if (!request) {
         call->waited = true;
         free(copy);
