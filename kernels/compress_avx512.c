@@ -6,96 +6,10 @@
  * with them. */
 #include <string.h>
 
-#include "fwht.h"
+#include "load_avx512.h"
 #include "quantise_avx512.h"
 #include "simd_avx512.h"
 #include "variants.h"
-
-/* The first channel of a row that is NaN or infinity. */
-static kvarn_status name_fault(struct kvk_compress *op, char tensor, uint32_t token,
-                               const __m512 *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        unsigned bad = _mm512_fpclass_ps_mask(x[i], 0x99); /* quiet, +inf, -inf, signalling */
-
-        if (bad != 0) {
-            op->fault =
-                (struct kvk_fault){tensor, token, 16 * (uint32_t)i + (uint32_t)__builtin_ctz(bad)};
-            return KVARN_NON_FINITE;
-        }
-    }
-    return KVARN_INTERNAL;
-}
-
-/* One row: load, look for non-finite values, rotate, store. 1: fine. */
-KVK_INLINE int load_row(float *dst, const uint8_t *src, size_t n, int bf16, float norm, __m512 *x)
-{
-    const __m512 limit = _mm512_set1_ps(KVK_INPUT_LIMIT), least = _mm512_set1_ps(-KVK_INPUT_LIMIT);
-    const __m512 zero = _mm512_setzero_ps();
-    __m512 bad = zero;
-
-#pragma GCC unroll 16
-    for (size_t i = 0; i < n; i++) {
-        x[i] = kvk_z_load_half(src + 32 * i, bf16);
-        bad = _mm512_fmadd_ps(x[i], zero, bad); /* NaN as soon as one is not finite */
-    }
-    if (_mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0)
-        return 0;
-    if (bf16) {
-#pragma GCC unroll 16
-        for (size_t i = 0; i < n; i++)
-            x[i] = _mm512_min_ps(_mm512_max_ps(x[i], least), limit);
-    }
-    if (norm != 0.0f) {
-        kvk_z_butterfly(x, n);
-#pragma GCC unroll 16
-        for (size_t i = 0; i < n; i++)
-            x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(norm));
-    }
-#pragma GCC unroll 16
-    for (size_t i = 0; i < n; i++)
-        _mm512_store_ps(dst + 16 * i, x[i]);
-    return 1;
-}
-
-/* n registers per token row. K passes through 16 rows of scratch to be turned. */
-KVK_INLINE kvarn_status load_rows(struct kvk_compress *op, const struct kvk_side *side, size_t n,
-                                  int bf16)
-{
-    struct kvk_compress_scratch *s = op->scratch;
-    uint32_t dim = 16 * (uint32_t)n, group = op->shape.group;
-    float norm = side->rotate ? kvk_fwht_norm(dim) : 0.0f;
-    __m512 x[16];
-
-    for (uint32_t g = 0; g < group; g += 16) {
-        float *dst = side->transposed ? s->rows : s->matrix + (size_t)g * dim;
-
-        for (uint32_t i = 0; i < 16; i++) {
-            if (!load_row(dst + (size_t)i * dim, side->src + (g + i) * side->stride, n, bf16, norm,
-                          x))
-                return name_fault(op, side->tensor, g + i, x, n);
-        }
-        if (!side->transposed)
-            continue;
-        for (uint32_t d = 0; d < dim; d += 16)
-            kvk_z_transpose(s->matrix + (size_t)d * group + g, group, s->rows + d, dim);
-    }
-    return KVARN_OK;
-}
-
-static kvarn_status load(struct kvk_compress *op, const struct kvk_side *side)
-{
-    int bf16 = op->shape.dtype == KVARN_BF16;
-
-    switch (op->shape.dim) {
-    case 64:
-        return bf16 ? load_rows(op, side, 4, 1) : load_rows(op, side, 4, 0);
-    case 128:
-        return bf16 ? load_rows(op, side, 8, 1) : load_rows(op, side, 8, 0);
-    default:
-        return bf16 ? load_rows(op, side, 16, 1) : load_rows(op, side, 16, 0);
-    }
-}
 
 static float mean_of(const float *x, uint32_t n)
 {
@@ -286,30 +200,34 @@ static double spread(const float *measured, const float *reciprocal, uint32_t n)
            (least > KVK_SPREAD_FLOOR ? least : KVK_SPREAD_FLOOR);
 }
 
+static __m512 max_of(__m512 high, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        high = _mm512_max_ps(high, _mm512_load_ps(x + i));
+    return high;
+}
+
+static __m512 min_above(__m512 low, __m512 share, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 y = _mm512_load_ps(x + i);
+
+        low = _mm512_mask_min_ps(low, _mm512_cmp_ps_mask(y, share, _CMP_GE_OQ), low, y);
+    }
+    return low;
+}
+
 static float find_gain(const struct kvk_balance *b, uint32_t rows, uint32_t cols)
 {
-    __m512 high = _mm512_setzero_ps(), low, share;
+    __m512 high = max_of(max_of(_mm512_setzero_ps(), b->row, rows), b->col, cols), low, share;
     float most, least;
 
-    for (uint32_t r = 0; r < rows; r += 16)
-        high = _mm512_max_ps(high, _mm512_load_ps(b->row + r));
-    for (uint32_t c = 0; c < cols; c += 16)
-        high = _mm512_max_ps(high, _mm512_load_ps(b->col + c));
     most = _mm512_reduce_max_ps(high);
     if (!(most > 0.0f))
         return 1.0f;
     share = _mm512_set1_ps(most * KVK_GAIN_SHARE);
     low = _mm512_set1_ps(most);
-    for (uint32_t r = 0; r < rows; r += 16) {
-        __m512 x = _mm512_load_ps(b->row + r);
-
-        low = _mm512_mask_min_ps(low, _mm512_cmp_ps_mask(x, share, _CMP_GE_OQ), low, x);
-    }
-    for (uint32_t c = 0; c < cols; c += 16) {
-        __m512 x = _mm512_load_ps(b->col + c);
-
-        low = _mm512_mask_min_ps(low, _mm512_cmp_ps_mask(x, share, _CMP_GE_OQ), low, x);
-    }
+    low = min_above(min_above(low, share, b->row, rows), share, b->col, cols);
     least = _mm512_reduce_min_ps(low);
     return least > KVK_GAIN_LOW ? least : KVK_GAIN_LOW;
 }

@@ -18,7 +18,7 @@ static void every_code_widens_exactly(void **state)
     (void)state;
     for (size_t t = 0; t < 2; t++) {
         for (uint32_t code = 0; code < 65536; code++) {
-            double expected = decode_half((uint16_t)code, types[t]);
+            double expected = decode_half((uint16_t)code, (int)types[t]);
             float x = kvk_half_to_f32((uint16_t)code, types[t]);
 
             if (isnan(expected))
