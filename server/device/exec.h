@@ -142,7 +142,7 @@ static inline size_t kvd_exec_cell_bytes(const struct kvk_shape *shape, uint32_t
 {
     if (kind == KVARN_BLOCK_TILE)
         return kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
-    return kind == KVARN_BLOCK_EXACT ? 2 * shape->group * kvd_exec_row_bytes(shape) : 0;
+    return kind == KVARN_BLOCK_EXACT ? 2 * (size_t)shape->group * kvd_exec_row_bytes(shape) : 0;
 }
 
 /* Of an item in the wave. */

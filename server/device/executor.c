@@ -247,7 +247,7 @@ static void *reserve(size_t bytes)
     return at == MAP_FAILED ? NULL : at;
 }
 
-enum { OUT_BYTES = KVD_EXEC_ROWS * KVARN_MAX_HEAD_DIM * sizeof(float) };
+#define OUT_BYTES ((size_t)KVD_EXEC_ROWS * KVARN_MAX_HEAD_DIM * sizeof(float))
 
 static kvarn_status open_thread(struct kvd_exec_thread *thread, size_t scratch_bytes)
 {
