@@ -8,7 +8,10 @@
 #include <string.h>
 
 enum {
-    SPLIT_TOKENS = 1024, /* of context per unit, until there are SPLITS_MAX of them */
+    /* Of context per unit, until there are SPLITS_MAX of them. A unit costs about 4 us on top of
+     * its tokens: 1.3 times the kernel's time at 1024 tokens, 1.05 at 4096 (4 query heads, K2V2).
+     */
+    SPLIT_TOKENS = 4096,
     SPLITS_MAX = 32,
     POSITION_END = 1 << 30 /* beyond every position */
 };
@@ -161,28 +164,30 @@ static kvarn_status attend_plan(struct kvd_executor *executor, struct kvd_exec_i
 static size_t collect_spans(const struct kvd_executor *executor, const struct kvd_exec_item *item,
                             uint32_t split, struct kvk_span *to)
 {
-    const struct kvd_attend *attend = &item->entry.attend;
     const struct kvd_exec_query *query = &item->query;
     const struct kvd_job *job = item->job;
     size_t row = kvd_exec_row_bytes(&job->shape), count = 0;
+    uint64_t cell = (uint64_t)job->layer_begin * job->heads + query->kv_head;
+    uint64_t tile_at = cell * kvd_exec_cell_bytes(&job->shape, KVARN_BLOCK_TILE);
+    uint64_t exact_at = cell * kvd_exec_cell_bytes(&job->shape, KVARN_BLOCK_EXACT);
     uint64_t begin = split * query->per_split, end = begin + query->per_split, at = 0;
 
-    for (uint32_t i = 0; i < attend->span_count && at < end; i++) {
+    for (uint32_t i = 0; i < item->entry.attend.span_count && at < end; i++) {
         const struct kvd_job_span *span = &query->spans[i];
         uint32_t seen = seen_of(span, query->first, query->end);
-        if (seen > 0 && at >= begin) {
-            const uint8_t *cell = kvd_exec_slot(executor, job, span->slot, span->kind) +
-                                  ((uint64_t)job->layer_begin * job->heads + query->kv_head) *
-                                      kvd_exec_cell_bytes(&job->shape, span->kind);
-            uint32_t tokens = query->end - span->position;
-            to[count++] = (struct kvk_span){.kind = span->kind,
-                                            .position = span->position,
-                                            .tokens = tokens < span->tokens ? tokens : span->tokens,
-                                            .data = cell,
-                                            .v = cell + row * job->shape.group,
-                                            .token_stride_bytes = row};
-        }
         at += seen;
+        if (seen == 0 || at - seen < begin)
+            continue;
+        /* the whole slot was checked by take_spans */
+        const uint8_t *data = kvd_exec_at(executor, span->slot, 0) +
+                              (span->kind == KVARN_BLOCK_TILE ? tile_at : exact_at);
+        uint32_t tokens = query->end - span->position;
+        to[count++] = (struct kvk_span){.kind = span->kind,
+                                        .position = span->position,
+                                        .tokens = tokens < span->tokens ? tokens : span->tokens,
+                                        .data = data,
+                                        .v = data + row * job->shape.group,
+                                        .token_stride_bytes = row};
     }
     return count;
 }

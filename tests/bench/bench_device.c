@@ -21,7 +21,7 @@
 #include "support/rng.h"
 
 enum { DIM = 128, GROUP = 128, LAYERS = 4, HEADS = 8, ROW = DIM * 2, GQA = 4 };
-enum { TILES = 64, CONTEXT = TILES * GROUP };
+enum { TILES = 256, CONTEXT = TILES * GROUP };
 static const struct kvk_shape shape = {.dim = DIM,
                                        .group = GROUP,
                                        .bits_k = 2,
@@ -90,7 +90,7 @@ static double median_of(struct kvd_job *job, unsigned count)
 static void open_device(uint32_t threads)
 {
     struct kvd_device_options options = {.worker_path = KVARN_WORKER,
-                                         .pool_bytes = 256 << 20,
+                                         .pool_bytes = 128 << 20,
                                          .staging_bytes = 128 << 20,
                                          .threads = threads};
     const char *why = NULL;

@@ -12,7 +12,7 @@
 
 #include "server/exec_fixture.h"
 
-enum { BLOCKS = 40, LAYER = 1 };
+enum { BLOCKS = 220, LAYER = 1 };
 
 /* One sequence: two EXACT sink blocks, tiles, an EXACT tail. */
 struct plan {
@@ -181,7 +181,7 @@ static void check_call(struct exec_fixture *f, const struct plan *plan, const st
 }
 
 static const struct plan plans[] = {
-    {.tiles = 38,
+    {.tiles = 200,
      .tail = 17,
      .q_tokens = 1,
      .gqa = 4,
@@ -189,12 +189,17 @@ static const struct plan plans[] = {
      .out_dtype = KVARN_F16},
     {.tiles = 20, .tail = 3, .q_tokens = 3, .gqa = 1, .q_dtype = KVARN_F32, .out_dtype = KVARN_F32},
     {.tiles = 0, .tail = 5, .q_tokens = 2, .gqa = 3, .q_dtype = KVARN_F16, .out_dtype = KVARN_F32},
-    {.tiles = 30, .tail = 1, .q_tokens = 9, .gqa = 8, .q_dtype = KVARN_F16, .out_dtype = KVARN_F32},
-    {.tiles = 33,
+    {.tiles = 130,
+     .tail = 1,
+     .q_tokens = 9,
+     .gqa = 8,
+     .q_dtype = KVARN_F16,
+     .out_dtype = KVARN_F32},
+    {.tiles = 180,
      .tail = 0,
      .q_tokens = 2,
      .gqa = 2,
-     .window = 1500,
+     .window = 9000,
      .q_dtype = KVARN_F32,
      .out_dtype = KVARN_F32},
     {.tiles = 12,
