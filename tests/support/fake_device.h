@@ -1,5 +1,5 @@
-/* A device.h in this process, without a worker: jobs queue until the test runs them, by the scalar
- * kernels; faults come when the test asks for them. */
+/* A device.h in this process, without a worker: jobs queue until the test runs them, by the
+ * worker's executor and the scalar kernels; faults come when the test asks for them. */
 #ifndef TEST_FAKE_DEVICE_H
 #define TEST_FAKE_DEVICE_H
 
