@@ -153,7 +153,7 @@ uint32_t kvd_conns_count(const struct kvd_conns *conns);
 /* Requests that are not yet answered and sent. */
 uint32_t kvd_conns_open_requests(const struct kvd_conns *conns);
 
-/* ---- between conn.c, conn_read.c and conn_write.c */
+/* ---- between conn.c, conn_read.c, conn_write.c and conn_time.c */
 
 uint64_t kvd_conns_now(const struct kvd_conns *conns);
 void kvd_conns_arm(struct kvd_conns *conns, uint64_t due_ns); /* tick no later than this */
@@ -162,6 +162,9 @@ void kvd_conns_room_came(struct kvd_conns *conns);
 void kvd_conn_set_stall(struct kvd_conn *conn, enum kvd_stall stall);
 void kvd_conn_wake(struct kvd_conn *conn); /* pump it before the loop waits again */
 void kvd_conn_gone(struct kvd_conn *conn); /* detaches its requests, closes the socket */
+
+/* conn_time.c: timers for what the connection waits for now. */
+void kvd_conn_set_due(struct kvd_conn *conn);
 
 /* conn_read.c: reads what the socket holds, within the bounds of a turn; takes frames from the
  * bytes already read, as far as there is room. */
