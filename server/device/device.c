@@ -28,6 +28,9 @@ struct kvd_device {
     struct kvd_watch *done_watch;
     struct kvd_deferred *flush;
     struct kvd_process *process;
+    struct kvd_timer *stall;                /* runs while jobs are in flight */
+    uint64_t stall_ms, ended, ended_before; /* ended: jobs; before: when the timer was started */
+    bool watched;
 };
 
 /* ---- jobs ---- */
@@ -46,6 +49,7 @@ static void take_done(struct kvd_device *device)
         bool sane = count > 0 && kvd_ring_pop(done, &entry) &&
                     kvd_flights_end(&device->flights, entry.cookie,
                                     entry.job == KVD_LINK_REFUSED ? KVARN_INTERNAL : KVARN_OK);
+        device->ended++;
         if (!sane) {
             kvd_log(KVD_LOG_ERROR, "worker_ring_broken",
                     kvd_number("jobs_in_flight", device->flights.in_flight));
@@ -72,6 +76,28 @@ static void on_flush(void *context)
 
     if (kvd_process_ready(device->process) && kvd_ring_publish(&device->rings->jobs))
         kvd_bell_ring(device->jobs_bell);
+}
+
+static void watch_for_stall(struct kvd_device *device)
+{
+    device->watched = true;
+    device->ended_before = device->ended;
+    kvd_timer_start(device->stall, device->stall_ms, 0);
+}
+
+static void on_stall(void *context)
+{
+    struct kvd_device *device = context;
+
+    device->watched = false;
+    if (device->flights.in_flight == 0)
+        return;
+    if (device->ended == device->ended_before) {
+        kvd_log(KVD_LOG_ERROR, "worker_stalled",
+                kvd_number("jobs_in_flight", device->flights.in_flight));
+        kvd_process_kill(device->process);
+    }
+    watch_for_stall(device);
 }
 
 static void on_worker_starts(void *context)
@@ -109,6 +135,8 @@ kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, k
         return KVARN_RETRY;
     }
     kvd_deferred_arm(device->flush);
+    if (!device->watched)
+        watch_for_stall(device);
     return KVARN_OK;
 }
 
@@ -137,6 +165,8 @@ static kvarn_status open_watches(struct kvd_device *device)
     kvarn_status status =
         kvd_watch_open(&device->done_watch, device->loop, device->done_bell, on_done, device);
 
+    if (status == KVARN_OK)
+        status = kvd_timer_open(&device->stall, device->loop, on_stall, device);
     if (status == KVARN_OK)
         status = kvd_deferred_open(&device->flush, device->loop, on_flush, device);
     if (status == KVARN_OK)
@@ -176,6 +206,7 @@ kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
     if (made == NULL)
         return KVARN_INTERNAL;
     made->loop = loop;
+    made->stall_ms = options->stall_ms != 0 ? options->stall_ms : KVD_WORKER_STALL_MS;
     made->staging.fd = made->pool.fd = made->ring_memory.fd = -1;
     made->jobs_bell = kvd_bell_open();
     made->done_bell = kvd_bell_open();
@@ -204,6 +235,7 @@ void kvd_device_close(struct kvd_device **device)
         return;
     kvd_process_close(&closing->process);
     kvd_watch_close(&closing->done_watch);
+    kvd_timer_close(&closing->stall);
     kvd_deferred_close(&closing->flush);
     if (closing->jobs_bell >= 0)
         close(closing->jobs_bell);

@@ -21,17 +21,20 @@ struct kvd_device_options {
     uint64_t pool_bytes, staging_bytes;
     uint32_t threads;     /* of the worker */
     const char *cpu_mask; /* KVARN_CPU; NULL = none */
+    uint32_t
+        stall_ms; /* a worker that ends no job for so long is killed; 0 = KVD_WORKER_STALL_MS */
 };
 
 /* Called on the loop for every job, in no promised order, once. status is the ring's: OK (read the
- * job's own fields) or GPU_LOST. */
+ * job's own fields), GPU_LOST, or INTERNAL (the worker could not make sense of the job; its entries
+ * say nothing). */
 typedef void (*kvd_job_done)(void *context, struct kvd_job *job, kvarn_status status);
 
 /* Makes the memfds, starts the worker and waits until it says that its self-test passed. */
 kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
                              const struct kvd_device_options *options, const char **why);
-/* Stops the worker (in order, then by SIGKILL), unmaps and frees; sets *device to NULL. No job is
- * in flight. */
+/* Stops the worker (in order, then by SIGKILL), unmaps and frees; sets *device to NULL. Jobs still
+ * in flight are dropped without a call. */
 void kvd_device_close(struct kvd_device **device);
 
 /* "cpu/avx512" */
@@ -53,7 +56,8 @@ kvd_device_pool(const struct kvd_device *device); /* base of the pool mapping in
 void kvd_device_pool_zero(struct kvd_device *device, uint64_t offset, uint64_t bytes);
 
 /* Queues a job (it stands in a staging extent, all of it; the caller keeps it until done). Jobs
- * queued in one loop turn go to the worker with one doorbell. RETRY when the ring is full. */
+ * queued in one loop turn go to the worker with one doorbell. RETRY when the ring is full or no
+ * worker is ready. */
 kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, kvd_job_done done,
                                void *context);
 

@@ -108,8 +108,8 @@ struct kvd_attend {
     float scale, soft_cap;
     uint32_t limit, window; /* query token j sees positions < limit + j */
     uint32_t full;          /* 1: every query token sees positions < limit */
-    uint32_t deterministic;
-    uint64_t spans_offset; /* from the start of the job: kvd_job_span [span_count] */
+    uint32_t deterministic; /* the same bits alone and in a batch; always so on the CPU */
+    uint64_t spans_offset;  /* from the start of the job: kvd_job_span [span_count] */
     uint32_t span_count;
     uint32_t status;        /* out */
     struct kvd_fault fault; /* out */

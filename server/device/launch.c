@@ -1,6 +1,7 @@
 /* posix_spawn, because a fork would have to copy what describes the mappings of a large front. */
 #include "server/device/launch.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -123,11 +124,12 @@ void kvd_launch_end(pid_t pid, int grace_ms)
 
     if (pidfd >= 0) {
         struct pollfd wait = {.fd = pidfd, .events = POLLIN};
-        if (poll(&wait, 1, grace_ms) != 1)
+        if (poll(&wait, 1, grace_ms) != 1) /* a signal shortens the grace, no harm */
             kill(pid, SIGKILL);
         close(pidfd);
     } else {
         kill(pid, SIGKILL);
     }
-    waitpid(pid, NULL, 0);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
 }

@@ -2,6 +2,7 @@
  * except the first start, before the loop runs. */
 #include "server/device/process.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "server/core/clock.h"
 #include "server/core/limits.h"
 #include "server/core/log.h"
 #include "server/core/loop.h"
@@ -173,6 +175,21 @@ static void on_child(void *context, int exit_code, int signal)
     process->options.ended(process->options.context);
 }
 
+static bool wait_for_hello(int control)
+{
+    struct pollfd wait = {.fd = control, .events = POLLIN};
+    uint64_t until = kvd_now_ns() + (uint64_t)KVD_WORKER_HELLO_MS * 1000000u, now;
+
+    while ((now = kvd_now_ns()) < until) {
+        int ready = poll(&wait, 1, (int)((until - now) / 1000000u) + 1);
+        if (ready == 1)
+            return true;
+        if (ready < 0 && errno != EINTR)
+            return false;
+    }
+    return false;
+}
+
 /* A daemon that cannot compute must not say that it is up, so this one start blocks. */
 static kvarn_status first_start(struct kvd_process *process, const char **why)
 {
@@ -180,8 +197,7 @@ static kvarn_status first_start(struct kvd_process *process, const char **why)
 
     if (status != KVARN_OK)
         return status;
-    struct pollfd wait = {.fd = process->control, .events = POLLIN};
-    if (poll(&wait, 1, KVD_WORKER_HELLO_MS) != 1) {
+    if (!wait_for_hello(process->control)) {
         *why = "the worker's self-test took too long";
         return KVARN_INTERNAL;
     }

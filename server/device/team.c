@@ -23,7 +23,8 @@ struct kvd_team {
     pthread_mutex_t lock;
     pthread_cond_t work, left; /* work: for helpers; left: for the caller */
     uint32_t threads, started; /* started: helpers */
-    uint32_t waiting, inside;
+    uint32_t waiting;
+    _Atomic uint32_t inside; /* changed under the lock only */
     bool open, ending, spin;
     _Atomic uint32_t number; /* of the latest piece of work */
     _Atomic uint64_t next;   /* unit to be taken */
@@ -167,6 +168,13 @@ void kvd_team_run(struct kvd_team *team, uint64_t units, kvd_team_unit unit, voi
     take_units(team, 0);
     pthread_mutex_lock(&team->lock);
     team->open = false;
+    if (team->inside > 0 && team->spin) {
+        /* the last units are mostly over in a moment */
+        pthread_mutex_unlock(&team->lock);
+        for (int i = 0; i < SPINS && atomic_load(&team->inside) > 0; i++)
+            kvd_cpu_pause();
+        pthread_mutex_lock(&team->lock);
+    }
     while (team->inside > 0)
         pthread_cond_wait(&team->left, &team->lock);
     pthread_mutex_unlock(&team->lock);

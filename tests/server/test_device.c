@@ -309,6 +309,27 @@ static void killed_worker_is_replaced(void **state)
     }
 }
 
+static void stalled_worker_is_replaced(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_device_options options = options_of(1);
+    const char *why = NULL;
+    kvd_device_close(&f->device);
+    options.stall_ms = 50;
+    assert_int_equal(kvd_device_open(&f->device, f->loop, &options, &why), KVARN_OK);
+    struct kvd_job *job = job_new(f, KVD_JOB_DIGEST, 0, 0, 0);
+    kill(worker_pid(), SIGSTOP);
+    run(f, job);
+    assert_int_equal(f->lost, 1);
+    while (!kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    run(f, job);
+    assert_int_equal(f->lost, 1);
+    assert_int_equal(f->done, 2);
+    /* one that does not end when asked to is killed by close */
+    kill(worker_pid(), SIGSTOP);
+}
+
 static void pool_zero_is_seen_by_the_worker(void **state)
 {
     struct fixture *f = *state;
@@ -423,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(jobs_of_a_turn_all_come_back, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_job_is_internal_and_the_worker_lives, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_worker_is_replaced, setup, teardown),
+        cmocka_unit_test_setup_teardown(stalled_worker_is_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(pool_zero_is_seen_by_the_worker, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_gets_only_its_descriptors, setup, teardown),
         cmocka_unit_test(a_worker_that_cannot_serve_is_told),
