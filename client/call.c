@@ -87,6 +87,7 @@ void kvarn_call_seal(struct kvarn_call *call, uint32_t deadline_us)
 void kvarn_call_take_result(struct kvarn_call *call, const struct kvw_result *result)
 {
     call->status = result->status;
+    call->retry_after_us = result->retry_after_us;
     snprintf(call->text, sizeof call->text, "%s", result->text);
 }
 

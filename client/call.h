@@ -74,6 +74,7 @@ struct kvarn_call {
     uint64_t payload_bytes; /* of the reply; set before on_finish */
 
     kvarn_status status;
+    uint32_t retry_after_us;
     uint64_t device_ns;
     char text[KVW_TEXT_MAX_BYTES + 1];
     /* What an operation remembers between plan, reply and finish. */

@@ -20,6 +20,7 @@ kvarn_status kvarn_client_fail(struct kvarn_client *client, kvarn_status status,
     va_start(arguments, format);
     vsnprintf(client->error, sizeof client->error, format, arguments);
     va_end(arguments);
+    client->retry_after_us = 0;
     return status;
 }
 
@@ -132,6 +133,11 @@ void kvarn_close(kvarn_client **client)
 const char *kvarn_client_error(const kvarn_client *client)
 {
     return client ? client->error : "no client: kvarn_connect() had no memory for one";
+}
+
+uint32_t kvarn_client_retry_after_us(const kvarn_client *client)
+{
+    return client ? client->retry_after_us : 0;
 }
 
 kvarn_status kvarn_client_info(const kvarn_client *client, kvarn_server_info *info)

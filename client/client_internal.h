@@ -32,6 +32,7 @@ struct kvarn_client {
     uint32_t deadline_ms;
     struct kvarn_space *spaces;
     size_t space_count, space_capacity;
+    uint32_t retry_after_us; /* of the failure that error tells of */
     char error[KVARN_CLIENT_ERROR_BYTES];
 };
 

@@ -100,6 +100,14 @@ static bool turn(struct kvarn_client *client, uint64_t until_ns)
     return ready;
 }
 
+static void say_failure(struct kvarn_client *client, const char *name,
+                        const struct kvarn_call *call)
+{
+    kvarn_client_fail(client, call->status, "%s: %s", name,
+                      call->text[0] ? call->text : kvarn_status_text(call->status));
+    client->retry_after_us = call->retry_after_us;
+}
+
 kvarn_status kvarn_client_run(struct kvarn_client *client, const struct kvarn_operation *operation,
                               void *args)
 {
@@ -122,8 +130,7 @@ kvarn_status kvarn_client_run(struct kvarn_client *client, const struct kvarn_op
         turn(client, deadline_ns);
     status = call->status;
     if (!kvarn_call_succeeded(call))
-        kvarn_client_fail(client, status, "%s: %s", operation->name,
-                          call->text[0] ? call->text : kvarn_status_text(status));
+        say_failure(client, operation->name, call);
     free(call);
     return status;
 }
@@ -150,8 +157,7 @@ kvarn_status kvarn_call_wait(kvarn_call *call, int timeout_ms)
             return KVARN_RETRY;
     }
     if (!kvarn_call_succeeded(call))
-        kvarn_client_fail(client, call->status, "%s: %s", kvw_op_name(call->op),
-                          call->text[0] ? call->text : kvarn_status_text(call->status));
+        say_failure(client, kvw_op_name(call->op), call);
     return call->status;
 }
 
@@ -165,6 +171,11 @@ kvarn_status kvarn_call_status(const kvarn_call *call)
 const char *kvarn_call_text(const kvarn_call *call)
 {
     return call && call->state == KVARN_CALL_DONE ? call->text : "";
+}
+
+uint32_t kvarn_call_retry_after_us(const kvarn_call *call)
+{
+    return call && call->state == KVARN_CALL_DONE ? call->retry_after_us : 0;
 }
 
 uint64_t kvarn_call_device_ns(const kvarn_call *call)

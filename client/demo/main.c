@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *argp_program_version = "kvarn-demo " KVARN_VERSION;
-
 struct command {
     const char *name;
     int (*run)(const struct demo_options *options);
@@ -92,6 +90,7 @@ int main(int count, char **values)
                               NULL,  NULL};
 
     argp_err_exit_status = 2;
+    argp_program_version = "kvarn-demo " KVARN_VERSION;
     argp_parse(&argp, count, values, 0, NULL, &arguments);
     return arguments.command->run(&arguments.options);
 }

@@ -63,6 +63,9 @@ KVARN_API void kvarn_close(kvarn_client **client);
  * next call on this client. Never NULL. */
 KVARN_API const char *kvarn_client_error(const kvarn_client *client);
 
+/* How long the daemon asked to wait, of the last call that failed; 0 when it said nothing. */
+KVARN_API uint32_t kvarn_client_retry_after_us(const kvarn_client *client);
+
 typedef struct kvarn_server_info {
     uint32_t version; /* protocol version in use */
     uint64_t features;
@@ -96,6 +99,9 @@ KVARN_API kvarn_status kvarn_call_wait(kvarn_call *call, int timeout_ms);
 KVARN_API kvarn_status kvarn_call_status(const kvarn_call *call);
 /* The daemon's sentence for a done call, "" when there is none. Lives as long as the call. */
 KVARN_API const char *kvarn_call_text(const kvarn_call *call);
+/* How long the daemon asks to wait before the call is repeated; 0 when it says nothing (it does
+ * with RETRY). */
+KVARN_API uint32_t kvarn_call_retry_after_us(const kvarn_call *call);
 /* Nanoseconds the device worker spent on it; 0 when unknown. */
 KVARN_API uint64_t kvarn_call_device_ns(const kvarn_call *call);
 /* Frees and sets *call to NULL. A call in flight is abandoned: its memory is no longer touched, its

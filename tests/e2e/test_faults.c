@@ -65,6 +65,10 @@ static void the_worker_may_die(void **state)
         do {
             status = model_attend(client, space, &model, sequence, 0, 256, after, lse);
             assert_true(status == KVARN_OK || status == KVARN_GPU_LOST || status == KVARN_RETRY);
+            if (status == KVARN_RETRY) {
+                assert_true(kvarn_client_retry_after_us(client) > 0);
+                usleep(kvarn_client_retry_after_us(client));
+            }
         } while (status != KVARN_OK && time(NULL) < limit);
         assert_int_equal(status, KVARN_OK);
         assert_memory_equal(before, after, sizeof before);
