@@ -62,7 +62,9 @@ static kvarn_status greet(struct kvarn_client *client, const struct kvarn_addres
         return kvarn_client_fail(client, KVARN_PEER_LOST,
                                  "spawn: the private kvarnd ended before it answered; what it said "
                                  "is on standard error");
-    return kvarn_client_fail(client, session->status, "%s: %s", address->text, session->why);
+    kvarn_client_fail(client, session->status, "%s: %s", address->text, session->why);
+    client->retry_after_us = session->retry_after_us;
+    return session->status;
 }
 
 static kvarn_status connect_client(struct kvarn_client *client, const char *text,

@@ -46,7 +46,9 @@ struct kvarn_peer {
 
 struct kvarn_session {
     enum kvarn_session_state state;
-    kvarn_status status;       /* BROKEN: why */
+    kvarn_status status; /* BROKEN: why */
+    uint32_t
+        retry_after_us; /* BROKEN by the daemon's own word: when to connect again, 0 = unsaid */
     char why[KVARN_WHY_BYTES]; /* BROKEN: the sentence */
     struct kvarn_peer peer;
     struct kvarn_call *hello;

@@ -96,6 +96,30 @@ static bool payload_fits(const struct kvarn_call *call, uint64_t payload_bytes)
     return payload_bytes == 0 || payload_bytes == call->places[0].bytes;
 }
 
+/* A reply to request 0 is about the connection itself: why the daemon ends it (over its limit of
+ * connections, garbage in the stream). The session ends with that status and sentence. */
+static kvarn_status farewell(struct kvarn_session *session, const char **why)
+{
+    struct kvw_result result;
+    kvarn_status status;
+    char sentence[KVARN_WHY_BYTES];
+
+    kvw_arena_reset(&session->arena);
+    status = kvw_result_decode(&result, session->metadata, session->reader.header.metadata_bytes,
+                               &session->arena, why);
+    if (status != KVARN_OK)
+        return status;
+    if (kvarn_status_class_of(result.status) == KVARN_CLASS_SUCCESS) {
+        *why = "a reply to request 0 that is no error";
+        return KVARN_BAD_FRAME;
+    }
+    snprintf(sentence, sizeof sentence, "the daemon ended the connection: %s",
+             result.text[0] ? result.text : kvarn_status_text(result.status));
+    session->retry_after_us = result.retry_after_us;
+    kvarn_session_break(session, result.status, sentence);
+    return KVARN_OK;
+}
+
 static kvarn_status reply_begins(struct kvarn_session *session, const char **why)
 {
     const struct kvw_header *header = &session->reader.header;
@@ -106,7 +130,9 @@ static kvarn_status reply_begins(struct kvarn_session *session, const char **why
         *why = "the daemon sent a request";
         return KVARN_BAD_FRAME;
     }
-    if (header->request_id == 0 || slot->request_id != header->request_id) {
+    if (header->request_id == 0)
+        return farewell(session, why);
+    if (slot->request_id != header->request_id) {
         *why = "a reply to a request that is not in flight";
         return KVARN_BAD_FRAME;
     }
@@ -266,7 +292,8 @@ static kvarn_status feed(struct kvarn_session *session, const uint8_t *in, size_
         }
         if (status != KVARN_OK)
             return status;
-        if (session->state == KVARN_SESSION_BROKEN) /* HELLO was refused */
+        if (session->state ==
+            KVARN_SESSION_BROKEN) /* HELLO was refused, or the daemon said why it ends */
             return KVARN_OK;
         in += taken;
         count -= taken;

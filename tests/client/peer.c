@@ -276,6 +276,14 @@ static void answer_request(struct peer *peer)
                                 .request_id = request->header.request_id,
                                 .metadata_bytes = (uint32_t)answer->metadata_bytes,
                                 .payload_bytes = answer->payload.count};
+    if (fault == PEER_FAREWELL) {
+        result =
+            (struct kvw_result){.status = KVARN_RETRY, .text = "full house", .retry_after_us = 5};
+        answer->metadata_bytes = kvw_result_encode(answer->metadata, ROOM, &result);
+        header.metadata_bytes = (uint32_t)answer->metadata_bytes;
+        header.payload_bytes = 0;
+        header.request_id = 0;
+    }
     if (fault == PEER_WRONG_ID)
         header.request_id += 1024;
     if (fault == PEER_WRONG_OP)

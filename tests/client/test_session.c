@@ -28,6 +28,7 @@ static void hello_that_fails(void **state)
         {PEER_NO_BOUNDS, KVARN_BAD_FRAME},    {PEER_PAYLOAD_LONG, KVARN_TOO_LARGE},
         {PEER_BAD_METADATA, KVARN_BAD_FRAME}, {PEER_CUT, KVARN_PEER_LOST},
         {PEER_WRONG_ID, KVARN_BAD_FRAME},     {PEER_BAD_MAGIC, KVARN_BAD_FRAME},
+        {PEER_FAREWELL, KVARN_RETRY},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -140,6 +141,19 @@ static void error_replies_need_no_payload(void **state)
     free(call);
 }
 
+/* A reply to request 0 says why the daemon ends the connection. */
+static void a_farewell_is_passed_on(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->peer.hello_fault = PEER_FAREWELL;
+    exchange(rig, 50);
+    assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+    assert_int_equal(rig->session->status, KVARN_RETRY);
+    assert_int_equal(rig->session->retry_after_us, 5);
+    assert_non_null(strstr(rig->session->why, "full house"));
+}
+
 static void faults_break_the_session(void **state)
 {
     const struct {
@@ -151,7 +165,7 @@ static void faults_break_the_session(void **state)
         {PEER_UNKNOWN_FLAG, KVARN_UNSUPPORTED}, {PEER_BAD_METADATA, KVARN_BAD_FRAME},
         {PEER_PAYLOAD_SHORT, KVARN_BAD_FRAME},  {PEER_PAYLOAD_LONG, KVARN_BAD_FRAME},
         {PEER_OVERSIZE, KVARN_TOO_LARGE},       {PEER_CUT, KVARN_PEER_LOST},
-        {PEER_WRONG_COUNT, KVARN_BAD_FRAME},
+        {PEER_WRONG_COUNT, KVARN_BAD_FRAME},    {PEER_FAREWELL, KVARN_RETRY},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -219,6 +233,7 @@ int main(void)
         RIG(replies_in_any_pieces),    RIG(large_payloads_are_received_in_place),
         RIG(replies_out_of_order),     RIG(error_replies_need_no_payload),
         RIG(faults_break_the_session), RIG(damaged_replies),
+        RIG(a_farewell_is_passed_on),  RIG(damaged_replies),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
