@@ -96,6 +96,7 @@ static kvarn_status place(struct kvd_work *work, bool *wait)
     struct kvd_service *service = kvd_work_service(work);
     uint64_t payload = (work->request.header.payload_bytes + 63) & ~(uint64_t)63;
     uint64_t capacity = kvd_staging_capacity_bytes(service->device);
+    unsigned long long whole = payload + work->need;
     uint8_t *extent;
 
     if (!payload && !work->need)
@@ -103,8 +104,7 @@ static kvarn_status place(struct kvd_work *work, bool *wait)
     if (payload > capacity || work->need > capacity - payload)
         return kvd_work_fail(work, KVARN_TOO_LARGE,
                              "the call needs %llu bytes of staging, the daemon has %llu; split it",
-                             (unsigned long long)(payload + work->need),
-                             (unsigned long long)capacity);
+                             whole, (unsigned long long)capacity);
     extent = kvd_staging_take(service->device, payload + work->need);
     if (!extent) {
         *wait = true;

@@ -66,7 +66,7 @@ static void done(struct kvd_work *work)
     for (uint32_t i = 0; i < work->turn_count; i++) {
         struct kvd_turn *turn = &work->turns[i];
 
-        if (turn->answer.status == KVARN_OK && turn->attend != KVD_NO_ENTRY)
+        if (entries && turn->answer.status == KVARN_OK && turn->attend != KVD_NO_ENTRY)
             judge(work, turn, &entries[turn->attend]);
         if (turn->answer.status != KVARN_OK)
             clear(work, turn);

@@ -239,7 +239,7 @@ static void sinks_done(struct kvd_work *work)
 
         if (!seals[i].named)
             continue;
-        if (status == KVARN_OK)
+        if (status == KVARN_OK && entries)
             status = kvd_status_of(entries[work->items[i].entry].status);
         if (status != KVARN_OK)
             fail_seal(work, i, status);
@@ -249,7 +249,7 @@ static void sinks_done(struct kvd_work *work)
 
         if (!seals[i].named)
             continue;
-        if (going(turn)) {
+        if (entries && going(turn)) {
             kvd_block_publish(blocks, turn->sequence->blocks[seals[i].at],
                               entries[work->items[i].entry].digest);
             work->space->stored++;
@@ -317,6 +317,7 @@ static void sinks_step(struct kvd_work *work)
 static void go(struct kvd_work *work)
 {
     const struct kvd_turn *last = &work->turns[work->turn_count - 1];
+    unsigned long long keys = last->key_first + last->row.keys;
     uint32_t seals = 0;
 
     work->reply_table = kvd_work_staging(work, (uint64_t)work->turn_count * KVW_SEQ_STATUS_BYTES);
@@ -324,10 +325,10 @@ static void go(struct kvd_work *work)
         kvd_work_refuse(work, KVARN_RETRY, "no staging memory now");
         return;
     }
-    if (last->key_first + last->row.keys != work->args.sequences.key_count) {
-        kvd_work_refuse(
-            work, KVARN_INVALID_SHAPE, "the rows announce %llu keys, the call carries %u",
-            (unsigned long long)(last->key_first + last->row.keys), work->args.sequences.key_count);
+    if (keys != work->args.sequences.key_count) {
+        kvd_work_refuse(work, KVARN_INVALID_SHAPE,
+                        "the rows announce %llu keys, the call carries %u", keys,
+                        work->args.sequences.key_count);
         return;
     }
     for (uint32_t i = 0; i < work->turn_count; i++)

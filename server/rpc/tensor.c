@@ -38,6 +38,7 @@ kvarn_status kvd_tensor_resolve(struct kvd_tensor *tensor, const struct kvw_layo
                                 uint64_t available, char *text, size_t room)
 {
     bool given = layout && layout->present;
+    unsigned long long tokens = tensor->blocks * tensor->tokens;
     uint64_t k_end, v_end;
 
     tensor->k = given ? layout->k_offset : 0;
@@ -57,9 +58,8 @@ kvarn_status kvd_tensor_resolve(struct kvd_tensor *tensor, const struct kvw_layo
                  "K and V rows need %llu bytes after the tables, the payload has %llu; send "
                  "[layers=%llu][tokens=%llu][heads=%llu] rows of %llu bytes for K, then for V",
                  (unsigned long long)(k_end > v_end ? k_end : v_end), (unsigned long long)available,
-                 (unsigned long long)tensor->layers,
-                 (unsigned long long)(tensor->blocks * tensor->tokens),
-                 (unsigned long long)tensor->heads, (unsigned long long)tensor->row_bytes);
+                 (unsigned long long)tensor->layers, tokens, (unsigned long long)tensor->heads,
+                 (unsigned long long)tensor->row_bytes);
         return KVARN_INVALID_SHAPE;
     }
     return KVARN_OK;

@@ -266,7 +266,7 @@ void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer
         struct kvd_turn *turn = &work->turns[i];
         kvarn_status status = work->job_status;
 
-        if (!turn->entries)
+        if (!turn->entries || !entries)
             continue;
         for (uint32_t e = 0; e < turn->entries && status == KVARN_OK; e++) {
             struct kvd_write entry = entries[turn->entry_first + e];

@@ -1,6 +1,7 @@
 /* Slots, a free list and a heap by expiry. See lease.h. */
 #include "server/store/lease.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,7 @@ static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
     struct kvd_lease *lease = &leases->slots[slot];
     uint32_t at = lease->heap;
 
+    assert(leases->heap && leases->count);
     leases->count--;
     if (at != leases->count) {
         swap(leases, at, leases->count);
@@ -80,7 +82,7 @@ static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
 
 void kvd_leases_close(struct kvd_leases *leases)
 {
-    while (leases->count)
+    while (leases->heap && leases->count)
         end(leases, leases->heap[leases->count - 1], false);
     free(leases->slots);
     free(leases->heap);

@@ -188,6 +188,7 @@ kvarn_status kvd_sequence_check_write(const struct kvd_sequence *sequence, uint3
                                       char *text, size_t room)
 {
     uint32_t committed = sequence->committed;
+    unsigned long long end = position + tokens, pending = end - committed;
 
     if (position < committed) {
         snprintf(text, room,
@@ -203,15 +204,15 @@ kvarn_status kvd_sequence_check_write(const struct kvd_sequence *sequence, uint3
                  (unsigned long long)position, layer, sequence->written[layer]);
         return KVARN_INVALID_SHAPE;
     }
-    if (position - committed + tokens > KVD_PENDING_TOKENS_MAX) {
+    if (pending > KVD_PENDING_TOKENS_MAX) {
         snprintf(text, room,
                  "%llu tokens would be written and not committed; at most %d: commit in between",
-                 (unsigned long long)(position - committed + tokens), KVD_PENDING_TOKENS_MAX);
+                 pending, KVD_PENDING_TOKENS_MAX);
         return KVARN_TOO_LARGE;
     }
-    if (position + tokens > KVD_SEQUENCE_TOKENS_MAX) {
-        snprintf(text, room, "the sequence would have %llu tokens; at most %d",
-                 (unsigned long long)(position + tokens), KVD_SEQUENCE_TOKENS_MAX);
+    if (end > KVD_SEQUENCE_TOKENS_MAX) {
+        snprintf(text, room, "the sequence would have %llu tokens; at most %d", end,
+                 KVD_SEQUENCE_TOKENS_MAX);
         return KVARN_TOO_LARGE;
     }
     return KVARN_OK;
