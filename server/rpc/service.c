@@ -79,6 +79,7 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     status = kvd_pool_open(&service->pool, options->pool_bytes, wipe, service);
     if (status != KVARN_OK)
         return status;
+    kvd_pool_linger(service->pool);
     kvd_blocks_init(&service->blocks, service->pool, &service->evict);
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
@@ -145,6 +146,7 @@ void kvd_service_tick(struct kvd_service *service)
     uint64_t now = kvd_service_now(service);
 
     kvd_leases_expire(&service->leases, now);
+    kvd_pool_trim(service->pool, KVD_POOL_LINGER_TICKS);
     for (struct kvd_work *work = service->waiting, *next; work; work = next) {
         next = work->waiting_next;
         if (work->request.deadline_ns && work->request.deadline_ns <= now) {

@@ -38,6 +38,7 @@ enum {
     KVD_OPS = 64,
     KVD_STATUSES = 65,
     KVD_NO_ENTRY = -1,
+    KVD_POOL_LINGER_TICKS = 100, /* an empty chunk is wiped after about a second */
     KVD_RETRY_US = 1000, /* told with RETRY when staging or the ring is full for the moment */
 };
 #define KVD_TODO UINT32_MAX /* status of an item that is not decided yet */

@@ -26,6 +26,8 @@ struct chunk {
     int32_t units; /* 0: this unit starts no chunk */
     int32_t class_index;
     uint32_t slots, free_slots;
+    uint32_t idle;         /* trims that found it empty */
+    bool lingers;          /* empty and kept */
     uint32_t first_word;   /* no word of this chunk before it has a free bit */
     int32_t before, after; /* in the class's list of chunks with a free slot */
 };
@@ -45,6 +47,8 @@ struct kvd_pool {
     kvd_pool_wipe wipe;
     void *context;
     uint32_t unit_words;
+    uint32_t empty_chunks; /* that linger */
+    bool linger;
     int32_t units, free_units_from; /* no unit before it is free */
     int32_t unused_class;
     int32_t buckets[BUCKETS];
@@ -219,6 +223,39 @@ static void set_bits(uint64_t *words, uint32_t count)
         *words = (UINT64_C(1) << count) - 1;
 }
 
+static void drop_chunk(struct kvd_pool *pool, int32_t at)
+{
+    struct chunk *chunk = &pool->chunks[at];
+    int32_t units = chunk->units, class_index = chunk->class_index;
+    uint64_t bytes = (uint64_t)units * pool->unit_bytes;
+    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
+
+    unlink_chunk(pool, at);
+    if (--pool->classes[class_index].chunks == 0)
+        drop_class(pool, class_index);
+    for (uint32_t i = 0; i < (uint32_t)units * pool->unit_words; i++)
+        words[i] = 0;
+    chunk->units = 0;
+    if (chunk->lingers)
+        pool->empty_chunks--;
+    chunk->lingers = false;
+    for (int32_t i = 0; i < units; i++)
+        pool->owner[at + i] = NONE;
+    if (at < pool->free_units_from)
+        pool->free_units_from = at;
+    pool->reserved_bytes -= bytes;
+    if (pool->wipe != NULL)
+        pool->wipe(pool->context, (uint64_t)at * pool->unit_bytes, bytes);
+}
+
+/* All chunks that linger; somebody needs their units. */
+static void drop_empty(struct kvd_pool *pool)
+{
+    for (int32_t at = 0; at < pool->units; at++)
+        if (pool->chunks[at].lingers)
+            drop_chunk(pool, at);
+}
+
 /* Makes a chunk for the class of slot_bytes: as many whole slots as fit the pool's chunk size, at
  * least one; fewer when only a shorter run of units is left. */
 static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
@@ -230,6 +267,11 @@ static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t s
     int32_t least = (int32_t)(round_up(slot_bytes, pool->unit_bytes) / pool->unit_bytes);
     int32_t at = 0, units = find_run(pool, wanted, least, &at);
 
+    if (units == 0 && pool->empty_chunks > 0) {
+        drop_empty(pool);
+        units = find_run(pool, wanted, least, &at);
+        *class_index = find_class(pool, tenant, slot_bytes);
+    }
     if (units == 0)
         return KVARN_NO_SPACE;
     if (*class_index == NONE)
@@ -249,28 +291,6 @@ static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t s
     pool->reserved_bytes += (uint64_t)units * pool->unit_bytes;
     link_chunk(pool, at);
     return KVARN_OK;
-}
-
-static void drop_chunk(struct kvd_pool *pool, int32_t at)
-{
-    struct chunk *chunk = &pool->chunks[at];
-    int32_t units = chunk->units, class_index = chunk->class_index;
-    uint64_t bytes = (uint64_t)units * pool->unit_bytes;
-    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
-
-    unlink_chunk(pool, at);
-    if (--pool->classes[class_index].chunks == 0)
-        drop_class(pool, class_index);
-    for (uint32_t i = 0; i < (uint32_t)units * pool->unit_words; i++)
-        words[i] = 0;
-    chunk->units = 0;
-    for (int32_t i = 0; i < units; i++)
-        pool->owner[at + i] = NONE;
-    if (at < pool->free_units_from)
-        pool->free_units_from = at;
-    pool->reserved_bytes -= bytes;
-    if (pool->wipe != NULL)
-        pool->wipe(pool->context, (uint64_t)at * pool->unit_bytes, bytes);
 }
 
 /* ---- slots ---- */
@@ -300,6 +320,9 @@ kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot
     assert(slot < chunk->slots);
     words[word] &= words[word] - 1;
     chunk->first_word = word;
+    if (chunk->lingers)
+        pool->empty_chunks--;
+    chunk->lingers = false;
     if (--chunk->free_slots == 0)
         unlink_chunk(pool, at);
     pool->used_bytes += slot_bytes;
@@ -326,8 +349,36 @@ void kvd_pool_give(struct kvd_pool *pool, uint64_t offset)
     pool->used_bytes -= chunk->slot_bytes;
     if (chunk->free_slots++ == 0)
         link_chunk(pool, at);
-    if (chunk->free_slots == chunk->slots)
+    if (chunk->free_slots < chunk->slots)
+        return;
+    if (!pool->linger) {
         drop_chunk(pool, at);
+        return;
+    }
+    chunk->idle = 0;
+    chunk->lingers = true;
+    pool->empty_chunks++;
+}
+
+void kvd_pool_linger(struct kvd_pool *pool)
+{
+    pool->linger = true;
+}
+
+void kvd_pool_trim(struct kvd_pool *pool, uint32_t calls)
+{
+    bool dropped = false;
+
+    if (pool->empty_chunks == 0)
+        return;
+    for (int32_t at = 0; at < pool->units; at++) {
+        struct chunk *chunk = &pool->chunks[at];
+
+        if (!chunk->lingers || chunk->idle++ < calls || dropped)
+            continue;
+        drop_chunk(pool, at);
+        dropped = true;
+    }
 }
 
 uint64_t kvd_pool_capacity_bytes(const struct kvd_pool *pool)

@@ -252,13 +252,46 @@ static void bounds_are_told(void **state)
     kvd_pool_close(&pool);
 }
 
+/* Empty chunks stay with their tenant for a while; who needs their bytes gets them wiped. */
+static void empty_chunks_linger(void **state)
+{
+    struct model *m = model_open(4 << 20, 64 * 1024);
+    uint64_t first, again;
+
+    (void)state;
+    kvd_pool_linger(m->pool);
+    assert_int_equal(kvd_pool_take(m->pool, 1, 4096, &first), KVARN_OK);
+    kvd_pool_give(m->pool, first);
+    assert_int_equal(m->wipes, 0);
+    assert_int_equal(kvd_pool_take(m->pool, 1, 4096, &again), KVARN_OK);
+    assert_int_equal(again, first);
+    for (int i = 0; i < 10; i++)
+        kvd_pool_trim(m->pool, 2); /* in use: not idle */
+    assert_int_equal(m->wipes, 0);
+    kvd_pool_give(m->pool, first);
+    kvd_pool_trim(m->pool, 2);
+    kvd_pool_trim(m->pool, 2);
+    assert_int_equal(m->wipes, 0);
+    kvd_pool_trim(m->pool, 2);
+    assert_int_equal(m->wipes, 1);
+    assert_int_equal(kvd_pool_reserved_bytes(m->pool), 0);
+    /* another tenant wants everything: what lingers is wiped and handed out */
+    assert_int_equal(kvd_pool_take(m->pool, 1, 4096, &first), KVARN_OK);
+    kvd_pool_give(m->pool, first);
+    assert_int_equal(kvd_pool_take(m->pool, 2, m->capacity, &first), KVARN_OK);
+    assert_int_equal(m->wipes, 2);
+    assert_int_equal(m->wiped_offset, 0);
+    kvd_pool_give(m->pool, first);
+    assert_int_equal(kvd_pool_used_bytes(m->pool), 0);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_model),
-        cmocka_unit_test(small_pool_has_many_chunks),
-        cmocka_unit_test(large_pool_has_full_chunks),
-        cmocka_unit_test(bounds_are_told),
+        cmocka_unit_test(agrees_with_the_model),      cmocka_unit_test(small_pool_has_many_chunks),
+        cmocka_unit_test(large_pool_has_full_chunks), cmocka_unit_test(bounds_are_told),
+        cmocka_unit_test(empty_chunks_linger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -467,6 +467,11 @@ static void test_drop_while_read(void **state)
     assert_int_equal(call->status, KVARN_NOT_FOUND);
     rig_done(reader);
     assert_int_equal(rig.service->blocks.live, 0);
+    /* gone for good about a second later */
+    for (int i = 0; i <= KVD_POOL_LINGER_TICKS; i++) {
+        assert_int_equal(fake_device_zeroed(rig.device), 0);
+        kvd_service_tick(rig.service);
+    }
     assert_true(fake_device_zeroed(rig.device) > 0);
     rig_close(&rig);
 }
