@@ -38,7 +38,7 @@ enum peer_fault {
     PEER_OVERSIZE, /* a payload over the bound that HELLO stated */
     PEER_CUT,      /* half of the frame, then the end */
     PEER_SILENT,
-    PEER_REFUSES, /* RETRY with a text, without payload */
+    PEER_REFUSES,  /* RETRY with a text, without payload */
     PEER_FAREWELL, /* RETRY to request 0: the connection ends */
     PEER_WRONG_COUNT,
     PEER_WRONG_ECHO,
