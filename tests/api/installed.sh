@@ -25,7 +25,7 @@ find_package(kvarn-client 0.1 REQUIRED)
 add_executable(user $source/example.c)
 target_link_libraries(user kvarn::kvarn-client)
 END
-"$cmake" -S "$work/user" -B "$work/user/b" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
+"$cmake" -G Ninja -S "$work/user" -B "$work/user/b" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
 "$cmake" --build "$work/user/b" >/dev/null
 "$work/user/b/user"
 echo "installed, linked three ways"
