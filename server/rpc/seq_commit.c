@@ -64,7 +64,7 @@ static void add_seals(struct kvd_work *work, struct kvd_turn *turn, uint32_t cou
     const uint8_t *keys =
         work->request.payload + (uint64_t)work->args.sequences.sequence_count * KVW_SEQ_ROW_BYTES;
     uint32_t group = work->space->shape.group;
-    uint32_t first = turn->sequence->committed / group;
+    uint32_t first = count ? turn->sequence->committed / group : 0;
 
     for (uint32_t i = 0; i < count; i++) {
         struct seal *seal = &seals[work->item_count];

@@ -750,6 +750,11 @@ static void test_counts(void **state)
     row.tokens = 0;
     call = rig_sequences(&rig, KVW_SEQ_COMMIT, &args, &row, 1, NULL, 0);
     assert_int_equal(call->status, KVARN_INVALID_SHAPE);
+    /* a commit of nothing anybody knows */
+    row = (struct kvw_seq_row){.sequence = 99, .tokens = 1};
+    call = rig_sequences(&rig, KVW_SEQ_COMMIT, &args, &row, 1, NULL, 0);
+    assert_int_equal(call->status, KVARN_NOT_FOUND);
+    assert_int_equal(rig_seq(call, 0).status, KVARN_NOT_FOUND);
     rig_hang_up(&rig, 1);
     rig_close(&rig);
 }
