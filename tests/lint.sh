@@ -17,6 +17,7 @@ clang-format --dry-run --Werror "${files[@]}"
 for script in $(git ls-files '*.sh') .ci/run; do
     bash -n "$script"
 done
-# Benchmarks and tests are checked by the compilers; tidy looks at what ships.
+# Benchmarks and tests are checked by the compilers; tidy looks at what ships. One file per process:
+# with several, the va_list check of clang-tidy 14 sees uninitialised lists where there are none.
 git ls-files 'proto/*.c' 'kernels/*.c' 'server/*.c' 'client/*.c' |
-    xargs -P "$(nproc)" -n 6 clang-tidy --quiet -p "$build"
+    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "$build"
