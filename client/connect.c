@@ -16,9 +16,9 @@
 #include "client/spawn_daemon.h"
 
 /* Unix sockets have no autotuning: with the default of 208 KiB a payload of megabytes wakes the
- * peer several times as often. The kernel clips this to its own maximum. TCP tunes itself, and
- * would stop if it were told. */
-enum { UNIX_BUFFER_BYTES = 1 << 20 };
+ * peer several times as often (IMPORT of 4 MiB: 1.36 ms with 1 MiB, 1.05 ms with 4). The kernel
+ * clips this to its own maximum. TCP tunes itself, and would stop if it were told. */
+enum { UNIX_BUFFER_BYTES = 4 << 20 };
 
 static kvarn_status timed_out(const struct kvarn_address *address, char *why)
 {

@@ -22,7 +22,7 @@
 enum {
     CHILD_FD = 3,
     PATH_BYTES = 4096,
-    PAIR_BUFFER_BYTES = 1 << 20, /* as for any Unix socket, see connect.c */
+    PAIR_BUFFER_BYTES = 4 << 20, /* as for any Unix socket, see connect.c */
     END_MS = 3000,               /* for the child to end by itself after its socket closed */
     TERM_MS = 2000               /* and after SIGTERM */
 };
