@@ -1,121 +1,14 @@
-/* client/connect, transport, spawn_daemon: what connecting says when it fails, and that a spawned
- * daemon leaves no process and no descriptor behind.
- *
- * This program is its own kvarnd: run with --socket-fd it serves the pretended daemon there. */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+/* client/transport: what the daemon said before it closed is read, time limits hold, a break shuts
+ * the socket. */
+#include "connect_rig.h"
+
+#include <poll.h>
 #include <stdlib.h>
-#include <string.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include <kvarn/client.h>
-
+#include "client/transport.h"
 #include "fake_daemon.h"
-
-static int count_fds(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int count = 0;
-
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static void fails(const char *address, const kvarn_connect_options *options, kvarn_status status,
-                  const char *hint)
-{
-    kvarn_client *client = NULL;
-    kvarn_ping_args ping = KVARN_PING_INIT;
-    kvarn_server_info info;
-    kvarn_status got = kvarn_connect(&client, address, options);
-
-    if (got != status)
-        fail_msg("%s: %s, not %s: %s", address, kvarn_status_name(got), kvarn_status_name(status),
-                 kvarn_client_error(client));
-    assert_non_null(client);
-    if (!strstr(kvarn_client_error(client), hint))
-        fail_msg("\"%s\" does not say \"%s\"", kvarn_client_error(client), hint);
-    assert_int_equal(kvarn_client_fd(client), -1);
-    assert_int_equal(kvarn_client_process(client), KVARN_PEER_LOST);
-    assert_int_equal(kvarn_ping(client, &ping), KVARN_PEER_LOST);
-    assert_int_equal(kvarn_client_info(client, &info), KVARN_PEER_LOST);
-    assert_string_equal(info.server, "");
-    kvarn_close(&client);
-    assert_null(client);
-}
-
-static void connecting_fails(void **state)
-{
-    kvarn_connect_options options = KVARN_CONNECT_OPTIONS_INIT;
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof at;
-    char address[64];
-    int before = count_fds();
-
-    (void)state;
-    fails("unix:/nonexistent/x", NULL, KVARN_PEER_LOST, "start kvarnd");
-    fails("unix:/dev/null", NULL, KVARN_PEER_LOST, "no daemon listens");
-    fails("tcp://127.0.0.1:1", NULL, KVARN_PEER_LOST, "no daemon listens");
-    fails("nonsense", NULL, KVARN_INVALID_SHAPE, "unix:");
-    options.kvarnd_path = "/nonexistent/kvarnd";
-    fails("spawn:", &options, KVARN_NOT_FOUND, "kvarnd_path");
-    options.size = 8;
-    fails("spawn:", &options, KVARN_INVALID_SHAPE, "KVARN_CONNECT_OPTIONS_INIT");
-    options.size = sizeof options;
-
-    /* A listener that never accepts nor answers. */
-    int mute = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(mute, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(mute, 1), 0);
-    getsockname(mute, (struct sockaddr *)&at, &size);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", ntohs(at.sin_port));
-    options.connect_timeout_ms = 50;
-    fails(address, &options, KVARN_DEADLINE, "HELLO");
-    close(mute);
-    assert_int_equal(kvarn_connect(NULL, NULL, NULL), KVARN_INVALID_SHAPE);
-    assert_int_equal(count_fds(), before);
-}
-
-static void full_backlog(void **state)
-{
-    kvarn_connect_options options = KVARN_CONNECT_OPTIONS_INIT;
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    char address[128];
-    int held[8];
-
-    (void)state;
-    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/kvarn-test-backlog-%d", (int)getpid());
-    snprintf(address, sizeof address, "unix:%s", at.sun_path);
-    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listener, 0), 0);
-    for (size_t i = 0; i < 8; i++) {
-        held[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        (void)!connect(held[i], (struct sockaddr *)&at, sizeof at);
-    }
-    options.connect_timeout_ms = 50;
-    fails(address, &options, KVARN_DEADLINE, "in time");
-    for (size_t i = 0; i < 8; i++)
-        close(held[i]);
-    close(listener);
-    unlink(at.sun_path);
-}
 
 static void hello_faults(void **state)
 {
@@ -140,139 +33,112 @@ static void hello_faults(void **state)
     fake_daemon_stop(&daemon);
 }
 
-/* ---- spawn */
+/* A session over one end of a pair; the other end is the test. */
+struct rig {
+    struct kvarn_transport transport;
+    struct kvarn_session *session;
+    int peer;
+};
 
-static void no_child_is_left(void)
+static int setup(void **state)
 {
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(errno, ECHILD);
+    struct rig *rig = calloc(1, sizeof *rig);
+    int pair[2];
+
+    if (rig == NULL || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return -1;
+    rig->transport = (struct kvarn_transport){.fd = pair[0]};
+    rig->peer = pair[1];
+    rig->session = kvarn_session_new("test", 0);
+    *state = rig;
+    return rig->session != NULL ? 0 : -1;
 }
 
-static kvarn_client *spawn(const char *pool)
+static int teardown(void **state)
 {
-    kvarn_connect_options options = KVARN_CONNECT_OPTIONS_INIT;
-    kvarn_client *client = NULL;
+    struct rig *rig = *state;
 
-    options.kvarnd_path = "/proc/self/exe";
-    options.spawn_pool = pool;
-    if (kvarn_connect(&client, "spawn:", &options) != KVARN_OK)
-        fail_msg("%s", kvarn_client_error(client));
-    return client;
-}
-
-static void spawned_daemon_serves_and_ends(void **state)
-{
-    kvarn_ping_args ping = KVARN_PING_INIT;
-    int before = count_fds();
-
-    (void)state;
-    for (int i = 0; i < 5; i++) {
-        kvarn_client *client = spawn(NULL);
-        assert_int_equal(kvarn_ping(client, &ping), KVARN_OK);
-        kvarn_close(&client);
-        no_child_is_left();
-    }
-    assert_int_equal(count_fds(), before);
-}
-
-static void spawned_daemon_gets_clean_descriptors(void **state)
-{
-    int leak = open("/dev/null", O_RDONLY); /* without close-on-exec */
-
-    (void)state;
-    kvarn_client *client =
-        spawn("check-fds"); /* the child ends with 9 when it sees more than 0..3 */
-    kvarn_close(&client);
-    close(leak);
-    no_child_is_left();
-}
-
-static void stubborn_daemon_is_ended(void **state)
-{
-    struct timespec begin, end;
-
-    (void)state;
-    kvarn_client *client = spawn("stubborn");
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    kvarn_close(&client);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    assert_in_range(end.tv_sec - begin.tv_sec, 2, 20);
-    no_child_is_left();
-}
-
-static void spawned_daemon_that_dies(void **state)
-{
-    kvarn_connect_options options = KVARN_CONNECT_OPTIONS_INIT;
-
-    (void)state;
-    options.kvarnd_path = "/bin/false";
-    fails("spawn:", &options, KVARN_PEER_LOST, "ended before");
-    no_child_is_left();
-}
-
-/* A child forked by the application keeps a copy of the socket; close must end the daemon anyway.
- */
-static void forked_copies_do_not_hold_the_daemon(void **state)
-{
-    (void)state;
-    kvarn_client *client = spawn(NULL);
-    pid_t copy = fork();
-    if (copy == 0) {
-        pause();
-        _exit(0);
-    }
-    kvarn_close(&client);
-    kill(copy, SIGKILL);
-    assert_int_equal(waitpid(copy, NULL, 0), copy);
-    no_child_is_left();
-}
-
-static int be_daemon(int fd, const char *pool)
-{
-    struct peer peer;
-    static uint8_t bytes[65536];
-    ssize_t got;
-
-    if (strcmp(pool, "check-fds") == 0) {
-        for (int other = 4; other < 100; other++)
-            if (fcntl(other, F_GETFD) >= 0)
-                return 9;
-    }
-    peer_init(&peer);
-    while ((got = recv(fd, bytes, sizeof bytes, 0)) > 0) {
-        peer_feed(&peer, bytes, (size_t)got);
-        for (size_t at = 0; at < peer.out.count;) {
-            ssize_t sent = send(fd, peer.out.bytes + at, peer.out.count - at, MSG_NOSIGNAL);
-            if (sent < 0)
-                return 1;
-            at += (size_t)sent;
-        }
-        peer.out.count = 0;
-    }
-    peer_free(&peer);
-    if (strcmp(pool, "stubborn") == 0) {
-        signal(SIGTERM, SIG_IGN);
-        for (;;)
-            pause();
-    }
+    kvarn_transport_close(&rig->transport);
+    assert_int_equal(rig->transport.fd, -1);
+    kvarn_transport_close(&rig->transport);
+    if (rig->peer >= 0)
+        close(rig->peer);
+    kvarn_session_free(rig->session);
+    free(rig);
     return 0;
 }
 
-int main(int argc, char **argv)
+static void events_follow_what_is_unsent(void **state)
+{
+    struct rig *rig = *state;
+    uint8_t bytes[512];
+
+    assert_int_equal(kvarn_transport_events(rig->session), POLLIN | POLLOUT);
+    assert_int_equal(kvarn_transport_send(&rig->transport, rig->session), KVARN_OK);
+    assert_int_equal(kvarn_transport_events(rig->session), POLLIN);
+    assert_true(recv(rig->peer, bytes, sizeof bytes, MSG_DONTWAIT) >= KVW_HEADER_BYTES);
+}
+
+static void polling_ends_at_its_deadline(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t begin = kvarn_now_ns();
+
+    assert_false(kvarn_transport_poll(&rig->transport, POLLIN, 0)); /* passed long ago */
+    assert_false(kvarn_transport_poll(&rig->transport, POLLIN, begin + 20000000));
+    assert_true(kvarn_now_ns() >= begin + 20000000);
+    assert_true(kvarn_transport_poll(&rig->transport, POLLOUT, 0));
+    assert_int_equal(send(rig->peer, "x", 1, MSG_NOSIGNAL), 1);
+    assert_true(kvarn_transport_poll(&rig->transport, POLLIN, UINT64_MAX));
+}
+
+static void the_end_of_the_peer_breaks_the_session(void **state)
+{
+    struct rig *rig = *state;
+
+    close(rig->peer);
+    rig->peer = -1;
+    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_PEER_LOST);
+    assert_non_null(strstr(rig->session->why, "closed the connection"));
+}
+
+/* Sending into a closed connection is not the news: what the peer said before it is. */
+static void words_before_the_end_are_read(void **state)
+{
+    struct rig *rig = *state;
+    const char garbage[KVW_HEADER_BYTES] = "no frame at all";
+
+    assert_int_equal(send(rig->peer, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+    close(rig->peer);
+    rig->peer = -1;
+    assert_int_equal(kvarn_transport_send(&rig->transport, rig->session), KVARN_OK);
+    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
+    assert_non_null(strstr(rig->session->why, "broke the protocol"));
+}
+
+/* A peer that broke the protocol sees the end at once, though the client is not closed yet. */
+static void a_break_shuts_the_socket(void **state)
+{
+    struct rig *rig = *state;
+    const char garbage[KVW_HEADER_BYTES] = "no frame at all";
+    uint8_t bytes[512];
+    ssize_t got;
+
+    assert_int_equal(send(rig->peer, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
+    while ((got = recv(rig->peer, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) /* HELLO */
+        continue;
+    assert_int_equal(got, 0);
+}
+
+#define RIG(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connecting_fails),
-        cmocka_unit_test(full_backlog),
-        cmocka_unit_test(hello_faults),
-        cmocka_unit_test(spawned_daemon_serves_and_ends),
-        cmocka_unit_test(spawned_daemon_gets_clean_descriptors),
-        cmocka_unit_test(stubborn_daemon_is_ended),
-        cmocka_unit_test(spawned_daemon_that_dies),
-        cmocka_unit_test(forked_copies_do_not_hold_the_daemon),
+        cmocka_unit_test(hello_faults),     RIG(events_follow_what_is_unsent),
+        RIG(polling_ends_at_its_deadline),  RIG(the_end_of_the_peer_breaks_the_session),
+        RIG(words_before_the_end_are_read), RIG(a_break_shuts_the_socket),
     };
-
-    if (argc == 6 && strcmp(argv[1], "--socket-fd") == 0 && strcmp(argv[3], "--pool") == 0 &&
-        strcmp(argv[5], "--quiet") == 0)
-        return be_daemon(atoi(argv[2]), argv[4]);
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }

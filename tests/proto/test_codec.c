@@ -113,40 +113,6 @@ static void zeroes_and_absence_are_one(void **state)
     }
 }
 
-static void defaults_of_open_space(void **state)
-{
-    union codec_any out;
-    struct kvw_open_space in = {.model = "m"};
-    size_t count;
-
-    (void)state;
-    assert_int_equal(codec_case_decode(codec_case_at(4), &out, NULL, 0), KVARN_OK);
-    assert_int_equal(out.open_space.iterations, KVARN_DEFAULT_ITERATIONS);
-    assert_int_equal(out.open_space.sink_tokens, KVARN_SINK_TOKENS);
-    assert_false(out.open_space.has_iterations);
-    assert_false(out.open_space.has_sink_tokens);
-    in.has_sink_tokens = in.has_iterations = true; /* 0, and meant */
-    count = kvw_open_space_encode(wire, sizeof wire, &in);
-    assert_int_equal(codec_case_decode(codec_case_at(4), &out, wire, count), KVARN_OK);
-    assert_int_equal(out.open_space.sink_tokens, 0);
-    assert_true(out.open_space.has_sink_tokens);
-    assert_int_equal(out.open_space.iterations, 0);
-    assert_true(out.open_space.has_iterations);
-}
-
-/* Presence of a sub-message says something even when all of it is 0. */
-static void empty_layout_is_present(void **state)
-{
-    struct kvw_blocks in = {.layout.present = true};
-    union codec_any out;
-    size_t count = kvw_blocks_encode(wire, sizeof wire, &in);
-
-    (void)state;
-    assert_int_equal(codec_case_decode(codec_case_at(6), &out, wire, count), KVARN_OK);
-    assert_true(out.blocks.layout.present);
-    assert_false(out.blocks.query.present);
-}
-
 static void bytes_are_frozen(void **state)
 {
     static const char hello[] = "\x08\x01\x10\x01\x18\x01\x22\x01"
@@ -168,33 +134,6 @@ static void bytes_are_frozen(void **state)
     assert_memory_equal(wire, error, sizeof error - 1);
     assert_int_equal(kvw_blocks_encode(wire, sizeof wire, &c), sizeof blocks - 1);
     assert_memory_equal(wire, blocks, sizeof blocks - 1);
-}
-
-/* Any reply gives up its result, even one whose body is long. */
-static void result_of_any_reply(void **state)
-{
-    static uint8_t memory[4096];
-    union codec_any in;
-    unsigned replies = 0;
-
-    (void)state;
-    for (size_t i = 0; codec_case_at(i) != NULL; i++) {
-        const struct codec_case *test = codec_case_at(i);
-        size_t count = encode_example(test, &in);
-        struct kvw_arena arena;
-        struct kvw_result out;
-        const char *why;
-
-        if (strstr(test->name, "_reply") == NULL)
-            continue;
-        kvw_arena_init(&arena, memory, sizeof memory);
-        assert_int_equal(kvw_result_decode(&out, wire, count, &arena, &why), KVARN_OK);
-        assert_int_equal(out.status, KVARN_RETRY);
-        assert_string_equal(out.text, "busy: 4 of 4 slots; \xe2\x82\xac");
-        assert_int_equal(out.retry_after_us, 1500);
-        replies++;
-    }
-    assert_int_equal(replies, 7);
 }
 
 /* Exactly enough room works, one byte less gives 0 and nothing past the room is written. */
@@ -245,44 +184,15 @@ static void encoders_refuse_what_decoders_would(void **state)
     assert_int_equal(kvw_list_reply_encode(wire, sizeof wire, &list), 0);
 }
 
-/* The text of an error may quote anything; the error must arrive all the same. */
-static void error_texts_always_get_through(void **state)
-{
-    static uint8_t memory[4096];
-    static char text[2 * KVW_TEXT_MAX_BYTES];
-    struct kvw_arena arena;
-    struct kvw_result in = {KVARN_INVALID_SHAPE, text, 0}, out;
-    const char *why;
-    size_t count;
-
-    (void)state;
-    for (size_t i = 0; i + 3 < sizeof text; i += 3)
-        memcpy(text + i, "\xe2\x82\xac", 4);
-    count = kvw_result_encode(wire, sizeof wire, &in);
-    kvw_arena_init(&arena, memory, sizeof memory);
-    assert_int_equal(kvw_result_decode(&out, wire, count, &arena, &why), KVARN_OK);
-    assert_int_equal(strlen(out.text), 510); /* cut between characters */
-    assert_memory_equal(out.text, text, 510);
-    in.text = "bad \xff name";
-    count = kvw_result_encode(wire, sizeof wire, &in);
-    kvw_arena_init(&arena, memory, sizeof memory);
-    assert_int_equal(kvw_result_decode(&out, wire, count, &arena, &why), KVARN_OK);
-    assert_string_equal(out.text, "bad ? name");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_survives),
         cmocka_unit_test(examples_are_full),
         cmocka_unit_test(zeroes_and_absence_are_one),
-        cmocka_unit_test(defaults_of_open_space),
-        cmocka_unit_test(empty_layout_is_present),
         cmocka_unit_test(bytes_are_frozen),
-        cmocka_unit_test(result_of_any_reply),
         cmocka_unit_test(room_is_respected),
         cmocka_unit_test(encoders_refuse_what_decoders_would),
-        cmocka_unit_test(error_texts_always_get_through),
     };
     return cmocka_run_group_tests_name("codec", tests, NULL, NULL);
 }

@@ -10,29 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/device/digest.h"
 #include "server/exec_fixture.h"
 
 static const uint16_t NAN_BITS = 0x7e00, INF_BITS = 0xfc00;
-
-static void digest_of_pieces_is_the_digest(void **state)
-{
-    (void)state;
-    struct rng rng = rng_make(rng_seed(5));
-    uint8_t bytes[5000];
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        bytes[i] = (uint8_t)rng_next(&rng);
-    for (int round = 0; round < 200; round++) {
-        size_t count = rng_below(&rng, sizeof(bytes)), at = 0;
-        uint32_t joined = 0;
-        while (at < count) {
-            size_t piece = 1 + rng_below(&rng, (uint32_t)(count - at));
-            joined ^= kvd_digest_advance(kvk_digest(0, bytes + at, piece), count - at - piece);
-            at += piece;
-        }
-        assert_int_equal(joined, kvk_digest(0, bytes, count));
-    }
-}
 
 static void put_of(struct exec_fixture *f, struct kvd_put *put, const uint8_t *k, const uint8_t *v,
                    const uint8_t *slot, uint32_t kind)
@@ -326,7 +306,6 @@ static void more_entries_than_items(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digest_of_pieces_is_the_digest),
         cmocka_unit_test(compress_writes_the_kernels_bytes),
         cmocka_unit_test(exact_slot_is_k_then_v_and_seals_to_the_same_tile),
         cmocka_unit_test(non_finite_input_is_named),

@@ -1,5 +1,4 @@
-/* net/listener and net/unix_path: what may be listened on, what stands there already, who comes in.
- */
+/* net/listener: what may be listened on, whose socket stands there already, who comes in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -221,61 +220,6 @@ static void another_user_is_another_tenant(void **state)
     kvd_listener_close(&listener);
 }
 
-static void the_directory_is_made_private(void **state)
-{
-    struct rig *rig = *state;
-    struct kvd_listener *listener;
-    char address[160], directory[128];
-    mode_t old = umask(0);
-    struct stat is;
-
-    snprintf(directory, sizeof directory, "%s/new", rig->directory);
-    snprintf(address, sizeof address, "unix:%s/k", directory);
-    listener = open_it(rig, address);
-    umask(old);
-    assert_int_equal(stat(directory, &is), 0);
-    assert_int_equal(is.st_mode & 0777, 0700);
-    kvd_listener_close(&listener);
-    snprintf(address, sizeof address, "unix:%s/not/there/k", rig->directory);
-    refuses(rig, address, KVARN_DENIED, "cannot make the directory");
-}
-
-static void unsafe_directories_are_refused(void **state)
-{
-    struct rig *rig = *state;
-    char link[128], address[160];
-
-    assert_int_equal(chmod(rig->directory, 0770), 0);
-    refuses(rig, rig->address, KVARN_DENIED, "chmod go-w");
-    assert_int_equal(chmod(rig->directory, 0702), 0);
-    refuses(rig, rig->address, KVARN_DENIED, "mode 0702");
-    assert_int_equal(chmod(rig->directory, 0755), 0);
-    refuses(rig, "unix:/tmp/kvarnd-test.sock", KVARN_DENIED, "");
-    rig->options.own_uid = 12345;
-    refuses(rig, rig->address, KVARN_DENIED, "not to the daemon's uid 12345");
-    rig->options.own_uid = geteuid();
-    snprintf(link, sizeof link, "%s/link", rig->directory);
-    assert_int_equal(symlink(rig->directory, link), 0);
-    snprintf(address, sizeof address, "unix:%s/k", link);
-    refuses(rig, address, KVARN_DENIED, "not a directory");
-}
-
-static void what_is_not_ours_is_not_replaced(void **state)
-{
-    struct rig *rig = *state;
-    struct stat is;
-    int fd;
-
-    assert_int_equal(symlink("/etc/passwd", rig->path), 0);
-    refuses(rig, rig->address, KVARN_DENIED, "is a link");
-    assert_int_equal(lstat(rig->path, &is), 0);
-    assert_int_equal(unlink(rig->path), 0);
-    fd = open(rig->path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    close(fd);
-    refuses(rig, rig->address, KVARN_DENIED, "not a socket");
-    assert_int_equal(stat(rig->path, &is), 0);
-}
-
 static void a_dead_daemons_socket_is_replaced(void **state)
 {
     struct rig *rig = *state;
@@ -438,9 +382,6 @@ int main(void)
         TEST(a_socket_is_private_and_removed),
         TEST(the_mode_is_the_operators),
         TEST(another_user_is_another_tenant),
-        TEST(the_directory_is_made_private),
-        TEST(unsafe_directories_are_refused),
-        TEST(what_is_not_ours_is_not_replaced),
         TEST(a_dead_daemons_socket_is_replaced),
         TEST(a_live_daemons_socket_is_not),
         TEST(paths_that_cannot_be),

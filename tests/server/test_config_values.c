@@ -1,0 +1,162 @@
+/* core/config_values: the first and the last value that each key takes, and what is said beyond. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/core/config.h"
+#include "server/core/size.h"
+
+static char why[KVD_CONFIG_WHY_MAX];
+
+static kvarn_status set(struct kvd_config *config, const char *key, const char *value)
+{
+    enum kvd_key at = kvd_config_key(key);
+
+    assert_true(at < KVD_KEY_COUNT);
+    return kvd_config_set(config, at, value, KVD_RANK_FLAG, "here", why);
+}
+
+static void values_that_are_wrong(void **state)
+{
+    static const struct {
+        const char *key, *value, *says;
+    } table[] = {
+        {"pool", "host:12", "here: pool \"host:12\": the unit is missing"},
+        {"pool", "1GiB", "a pool is host:SIZE"},
+        {"pool", "gpu:0:1GiB", "no GPU backend in this build"},
+        {"pool", "host:1MiB", "at least 4MiB"},
+        {"pool", "host:4194303B", "at least 4MiB"},
+        {"pool", "host:8000000TiB", "larger than the memory"},
+        {"staging", "1KiB", "at least 4MiB"},
+        {"staging", "4194303B", "at least 4MiB"},
+        {"staging", "8000000TiB", "fits in memory"},
+        {"staging", "many", "a whole number and a unit"},
+        {"threads", "0", "1 to 64"},
+        {"threads", "65", "1 to 64"},
+        {"threads", "-1", "1 to 64"},
+        {"threads", "+1", "1 to 64"},
+        {"threads", " 1", "1 to 64"},
+        {"threads", "", "1 to 64"},
+        {"threads", "2x", "1 to 64"},
+        {"threads", "0x2", "1 to 64"},
+        {"threads", "4294967297", "1 to 64"}, /* 1 in 32 bits */
+        {"threads", "99999999999", "1 to 64"},
+        {"cpu", "sse", "one of auto, ref, avx2, avx512"},
+        {"cpu", "", "one of auto, ref, avx2, avx512"},
+        {"log-level", "loud", "one of error, warn, info, debug"},
+        {"socket-mode", "0777", "octal mode"},
+        {"socket-mode", "0610", "octal mode"},
+        {"socket-mode", "0577", "octal mode"},
+        {"socket-mode", "9", "octal mode"},
+        {"socket-mode", "600x", "octal mode"},
+        {"drain-grace", "3600001", "at most an hour"},
+        {"quiet", "yes", "true or false"},
+        {"worker", "", "is empty"},
+        {"listen", "kvarnd.sock", "unix:/PATH or tcp:HOST:PORT"},
+        {"listen", "unix:@name", "unix:/PATH or tcp:HOST:PORT"},
+        {"listen", "tcp", "unix:/PATH or tcp:HOST:PORT"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct kvd_config config = {0};
+
+        why[0] = '\0';
+        if (set(&config, table[i].key, table[i].value) != KVARN_INVALID_SHAPE ||
+            strstr(why, table[i].says) == NULL)
+            fail_msg("%s %s: %s", table[i].key, table[i].value, why);
+        assert_int_equal(config.rank[kvd_config_key(table[i].key)], KVD_RANK_NONE);
+    }
+}
+
+static void bounds_are_allowed(void **state)
+{
+    static const struct {
+        const char *key, *value;
+    } table[] = {
+        {"pool", "host:4MiB"},      {"pool", "host:100%"},  {"staging", "4MiB"},
+        {"staging", "100%"},        {"threads", "1"},       {"threads", "64"},
+        {"threads", "0000000064"},  {"cpu", "ref"},         {"cpu", "avx512"},
+        {"log-level", "error"},     {"drain-grace", "0"},   {"drain-grace", "3600000"},
+        {"socket-mode", "0600"},    {"socket-mode", "666"}, {"socket-mode", "0640"},
+        {"listen", "tcp:[::1]:70"}, {"quiet", "false"},
+    };
+    struct kvd_config config = {.quiet = true};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        enum kvd_key key = kvd_config_key(table[i].key);
+
+        if (set(&config, table[i].key, table[i].value) != KVARN_OK)
+            fail_msg("%s", why);
+        assert_string_equal(config.text[key], table[i].value);
+        assert_string_equal(config.from[key], "here");
+    }
+    assert_true(config.pool_bytes <= kvd_memory_bytes());
+    assert_int_equal(config.threads, 64);
+    assert_int_equal(config.drain_grace_ms, 3600000);
+    assert_int_equal(config.socket_mode, 0640);
+    assert_false(config.quiet);
+    assert_int_equal(set(&config, "cpu", "auto"), KVARN_OK);
+    assert_string_equal(config.cpu, "");
+}
+
+static void addresses_collect_within_a_rank(void **state)
+{
+    struct kvd_config config = {0};
+    char address[16];
+
+    (void)state;
+    assert_int_equal(kvd_config_set(&config, KVD_KEY_LISTEN, "unix:/old", KVD_RANK_ENV, "env", why),
+                     KVARN_OK);
+    for (int i = 0; i < KVD_LISTENERS_MAX; i++) {
+        snprintf(address, sizeof address, "unix:/%d", i);
+        assert_int_equal(set(&config, "listen", address), KVARN_OK);
+        assert_int_equal(config.listen_count, i + 1);
+        assert_string_equal(config.listen[i], address);
+    }
+    assert_int_equal(set(&config, "listen", "unix:/9"), KVARN_INVALID_SHAPE);
+    assert_non_null(strstr(why, "more than 8"));
+    assert_int_equal(config.listen_count, KVD_LISTENERS_MAX);
+}
+
+static void long_values_are_refused_whole(void **state)
+{
+    struct kvd_config config = {0};
+    char value[KVD_CONFIG_TEXT_MAX + 1];
+
+    (void)state;
+    memset(value, 'x', sizeof value);
+    value[KVD_CONFIG_TEXT_MAX] = '\0';
+    assert_int_equal(set(&config, "worker", value), KVARN_INVALID_SHAPE);
+    assert_non_null(strstr(why, "longer than 255 bytes"));
+    value[KVD_CONFIG_TEXT_MAX - 1] = '\0';
+    assert_int_equal(set(&config, "worker", value), KVARN_OK);
+    assert_string_equal(config.worker, value);
+}
+
+static void keys_are_found_by_name(void **state)
+{
+    (void)state;
+    for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
+        assert_int_equal(kvd_config_key(kvd_config_keys[key].name), key);
+    assert_int_equal(kvd_config_key("pol"), KVD_KEY_COUNT);
+    assert_int_equal(kvd_config_key("socket-fd"), KVD_KEY_COUNT); /* a flag, no value */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_that_are_wrong),
+        cmocka_unit_test(bounds_are_allowed),
+        cmocka_unit_test(addresses_collect_within_a_rank),
+        cmocka_unit_test(long_values_are_refused_whole),
+        cmocka_unit_test(keys_are_found_by_name),
+    };
+    return cmocka_run_group_tests_name("config_values", tests, NULL, NULL);
+}
