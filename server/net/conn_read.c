@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS_AT_ONCE = 64, SCRATCH_BYTES = KVD_PROGRESS_BYTES };
+enum { DESCRIPTORS_AT_ONCE = 64, SCRATCH_BYTES = KVD_PROGRESS_BYTES, PARTS_MAX = 64 };
 
 bool kvd_conn_has_room(const struct kvd_conn *conn)
 {
@@ -173,21 +173,28 @@ static void on_broken(struct kvd_conn *conn, kvarn_status status, const char *wh
     kvd_conn_refuse(conn, status, why);
 }
 
-static uint8_t *payload_of(const struct kvd_conn *conn)
+/* Where the payload bytes [offset, offset + bytes) of the current frame go; 0: nowhere. */
+static uint32_t payload_at(const struct kvd_conn *conn, uint64_t offset, uint64_t bytes,
+                           struct iovec *out, uint32_t room)
 {
     const struct kvd_request *request;
 
     assert(conn->current != NULL);
     request = conn->current->request;
-    return request == NULL ? NULL : request->payload;
+    return request == NULL ? 0 : kvd_request_payload_at(request, offset, bytes, out, room);
 }
 
 static void on_payload(struct kvd_conn *conn, const uint8_t *bytes, size_t count)
 {
-    uint8_t *payload = payload_of(conn);
+    uint64_t offset = conn->reader.payload_fill - count;
+    struct iovec part;
 
-    if (payload != NULL)
-        memcpy(payload + conn->reader.payload_fill - count, bytes, count);
+    while (count > 0 && payload_at(conn, offset, count, &part, 1) == 1) {
+        memcpy(part.iov_base, bytes, part.iov_len);
+        bytes += part.iov_len;
+        offset += part.iov_len;
+        count -= part.iov_len;
+    }
 }
 
 void kvd_conn_take_frames(struct kvd_conn *conn)
@@ -246,11 +253,11 @@ static unsigned close_passed(struct msghdr *message)
 }
 
 /* Where the next bytes go: the rest of a payload, and behind its end the buffer. */
-static size_t aim(struct kvd_conn *conn, struct iovec iov[2], size_t *payload_bytes)
+static uint32_t aim(struct kvd_conn *conn, struct iovec iov[PARTS_MAX + 1], size_t *payload_bytes)
 {
     const struct kvw_reader *reader = &conn->reader;
-    uint64_t left = 0;
-    uint8_t *payload;
+    uint64_t left = 0, wanted;
+    uint32_t count;
 
     *payload_bytes = 0;
     if (reader->state == KVW_READ_PAYLOAD)
@@ -259,14 +266,18 @@ static size_t aim(struct kvd_conn *conn, struct iovec iov[2], size_t *payload_by
         iov[0] = (struct iovec){conn->in, sizeof conn->in};
         return 1;
     }
-    payload = payload_of(conn);
-    *payload_bytes = left < KVD_TURN_BYTES_MAX ? (size_t)left : KVD_TURN_BYTES_MAX;
-    if (payload == NULL && *payload_bytes > SCRATCH_BYTES)
-        *payload_bytes = SCRATCH_BYTES;
-    iov[0].iov_base = payload == NULL ? conn->conns->scratch : payload + reader->payload_fill;
-    iov[0].iov_len = *payload_bytes;
-    iov[1] = (struct iovec){conn->in, sizeof conn->in};
-    return *payload_bytes == left ? 2 : 1;
+    wanted = left < KVD_TURN_BYTES_MAX ? left : KVD_TURN_BYTES_MAX;
+    count = payload_at(conn, reader->payload_fill, wanted, iov, PARTS_MAX);
+    if (count == 0) {
+        iov[0] = (struct iovec){conn->conns->scratch,
+                                wanted < SCRATCH_BYTES ? (size_t)wanted : SCRATCH_BYTES};
+        count = 1;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        *payload_bytes += iov[i].iov_len;
+    if (*payload_bytes == left)
+        iov[count++] = (struct iovec){conn->in, sizeof conn->in};
+    return count;
 }
 
 /* One recvmsg. False when the socket has no more, or the connection ended. */
@@ -277,13 +288,14 @@ static bool receive(struct kvd_conn *conn)
         uint8_t bytes[CMSG_SPACE(DESCRIPTORS_AT_ONCE * sizeof(int))];
     } control;
     struct kvd_metrics *metrics = conn->conns->options.metrics;
-    struct iovec iov[2];
-    size_t payload_bytes, room, placed;
+    struct iovec iov[PARTS_MAX + 1];
+    size_t payload_bytes, room = 0, placed;
     struct msghdr message = {.msg_iov = iov};
     ssize_t got;
 
     message.msg_iovlen = aim(conn, iov, &payload_bytes);
-    room = iov[0].iov_len + (message.msg_iovlen == 2 ? iov[1].iov_len : 0);
+    for (size_t i = 0; i < message.msg_iovlen; i++)
+        room += iov[i].iov_len;
     if (conn->identity.local) {
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof control.bytes;

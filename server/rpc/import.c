@@ -1,9 +1,33 @@
-/* IMPORT: bytes that EXPORT gave -> blocks. Copied into slots by the worker, which checks the
- * digest on the way; a block whose digest does not match is not kept. */
+/* IMPORT: bytes that EXPORT gave -> blocks. When all of them are tiles, which the payload's length
+ * tells, the slots are taken before the payload comes and its bytes are read straight into them;
+ * the worker then only checks the digests. Otherwise they land in staging and the worker copies
+ * them, checking on the way. A block whose digest does not match is not kept. */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
+#include "server/store/pool.h"
 
 #include <string.h>
+
+/* Takes a slot for every block. When there are not enough, none: the blocks then find their room
+ * one by one, after those that exist already are known. */
+static void hold_slots(struct kvd_work *work, uint32_t count)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    const struct kvd_space *space = work->space;
+    uint64_t bytes = (uint64_t)count * space->tile_bytes;
+
+    if (bytes > kvd_pool_capacity_bytes(service->pool) - kvd_pool_used_bytes(service->pool))
+        return;
+    work->held = kvd_work_memory(work, count, sizeof *work->held);
+    for (uint32_t i = 0; work->held && i < count; i++) {
+        if (kvd_block_take(&service->blocks, work->space, KVARN_BLOCK_TILE, &work->held[i]) !=
+            KVARN_OK) {
+            kvd_work_release_held(work);
+            return;
+        }
+        work->held_count = i + 1;
+    }
+}
 
 static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
@@ -14,6 +38,8 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
         return status;
     kvd_work_need(work, count * KVW_BLOCK_STATUS_BYTES);
     kvd_work_need(work, kvd_job_size(count, sizeof(struct kvd_copy), 0));
+    if (work->request.header.payload_bytes == count * (KVW_PUT_ROW_BYTES + work->space->tile_bytes))
+        hold_slots(work, (uint32_t)count);
     return KVARN_OK;
 }
 
@@ -71,7 +97,9 @@ static void fill(struct kvd_work *work, uint32_t i, void *at)
     const struct kvd_item *item = &work->items[i];
 
     copy->dst = kvd_block_place(item->block);
-    copy->src = kvd_work_place(work, work->request.payload + item->source);
+    /* The bytes stand in the slot already when it was held; DIGEST reads src alone. */
+    copy->src =
+        work->held_count ? copy->dst : kvd_work_place(work, work->request.payload + item->source);
     copy->bytes = kvd_space_slot_bytes(work->space, item->kind);
     copy->digest = item->digest;
     copy->check = 1;
@@ -91,20 +119,22 @@ static kvarn_status read(struct kvd_work *work, uint32_t i, const void *at, uint
     return status;
 }
 
-static const struct kvd_fill import_fill = {KVD_JOB_COPY, sizeof(struct kvd_copy), fill, read};
+static const struct kvd_fill copy_fill = {KVD_JOB_COPY, sizeof(struct kvd_copy), fill, read};
+static const struct kvd_fill digest_fill = {KVD_JOB_DIGEST, sizeof(struct kvd_copy), fill, read};
 
 static void run(struct kvd_work *work)
 {
+    const struct kvd_fill *how = work->held_count ? &digest_fill : &copy_fill;
     uint32_t count = work->args.blocks.block_count;
 
     work->reply_table = kvd_work_staging(work, (uint64_t)count * KVW_BLOCK_STATUS_BYTES);
-    work->job = kvd_work_job(work, KVD_JOB_COPY, count, sizeof(struct kvd_copy), 0);
+    work->job = kvd_work_job(work, how->job_op, count, sizeof(struct kvd_copy), 0);
     if (!work->reply_table || !work->job) {
         kvd_work_refuse(work, KVARN_RETRY, "no staging memory now");
         return;
     }
     if (load(work))
-        kvd_items_store(work, &import_fill);
+        kvd_items_store(work, how);
 }
 
 const struct kvd_operation kvd_operation_import = {begin, run, false};

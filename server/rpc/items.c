@@ -202,10 +202,27 @@ static void store_done(struct kvd_work *work)
     store_step(work);
 }
 
+/* Claims the key of item i: for the block that holds its bytes already, or for one that is taken
+ * now. */
+static kvarn_status claim(struct kvd_work *work, uint32_t i)
+{
+    struct kvd_blocks *blocks = &kvd_work_service(work)->blocks;
+    struct kvd_item *item = &work->items[i];
+    kvarn_status status;
+
+    if (!work->held_count)
+        return kvd_block_claim(blocks, work->space, &item->key, item->kind, &item->block);
+    status = kvd_block_name(blocks, work->held[i], &item->key, &item->block);
+    if (status == KVARN_OK) {
+        item->block = work->held[i];
+        work->held[i] = NULL;
+    }
+    return status;
+}
+
 /* Claims what can be claimed; gives the number of entries, and whether keys are busy. */
 static uint32_t claim_all(struct kvd_work *work, bool *busy)
 {
-    struct kvd_blocks *blocks = &kvd_work_service(work)->blocks;
     uint32_t entries = 0;
 
     *busy = false;
@@ -215,7 +232,7 @@ static uint32_t claim_all(struct kvd_work *work, bool *busy)
 
         if (item->status != KVD_TODO)
             continue;
-        status = kvd_block_claim(blocks, work->space, &item->key, item->kind, &item->block);
+        status = claim(work, i);
         if (status == KVARN_RETRY) {
             *busy = true;
             continue;

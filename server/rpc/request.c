@@ -63,6 +63,7 @@ static void give_back(struct kvd_work *work)
         if (work->items[i].block)
             kvd_block_release(&service->blocks, work->items[i].block);
     work->item_count = 0;
+    kvd_work_release_held(work);
     for (uint32_t i = 0; i < work->extent_count; i++)
         kvd_staging_give(service->device, work->extents[i]);
     work->extent_count = 0;
@@ -74,6 +75,34 @@ static void give_back(struct kvd_work *work)
     work->space = NULL;
     work->need = work->room_left = 0;
     work->request.payload = NULL;
+    work->request.payload_parts = NULL;
+}
+
+/* The payload's own place: the head in staging, then the slots of the held blocks. */
+static kvarn_status place_held(struct kvd_work *work, uint8_t *head, uint64_t head_bytes)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    uint64_t bytes = work->space->tile_bytes;
+    struct iovec *parts = kvd_work_memory(work, work->held_count + 1u, sizeof *parts);
+    uint32_t count = 1;
+
+    if (!parts)
+        return kvd_work_fail(work, KVARN_RETRY, "no memory for a table of %u blocks now",
+                             work->held_count);
+    parts[0] = (struct iovec){head, head_bytes};
+    for (uint32_t i = 0; i < work->held_count; i++) {
+        uint8_t *slot = kvd_device_pool(service->device) + work->held[i]->offset;
+        struct iovec *last = &parts[count - 1];
+
+        /* Neighbours become one part, so that one recvmsg takes many blocks. */
+        if (i > 0 && (uint8_t *)last->iov_base + last->iov_len == slot)
+            last->iov_len += bytes;
+        else
+            parts[count++] = (struct iovec){slot, bytes};
+    }
+    work->request.payload_parts = parts;
+    work->request.payload_part_count = count;
+    return KVARN_OK;
 }
 
 static kvarn_status decode(struct kvd_work *work, const uint8_t *metadata)
@@ -94,7 +123,9 @@ static kvarn_status decode(struct kvd_work *work, const uint8_t *metadata)
 static kvarn_status place(struct kvd_work *work, bool *wait)
 {
     struct kvd_service *service = kvd_work_service(work);
-    uint64_t payload = (work->request.header.payload_bytes + 63) & ~(uint64_t)63;
+    uint64_t head = work->request.header.payload_bytes -
+                    (work->held_count ? work->held_count * work->space->tile_bytes : 0);
+    uint64_t payload = (head + 63) & ~(uint64_t)63;
     uint64_t capacity = kvd_staging_capacity_bytes(service->device);
     unsigned long long whole = payload + work->need;
     uint8_t *extent;
@@ -114,7 +145,7 @@ static kvarn_status place(struct kvd_work *work, bool *wait)
     work->request.payload = payload ? extent : NULL;
     work->room = extent + payload;
     work->room_left = work->need;
-    return KVARN_OK;
+    return work->held_count ? place_held(work, extent, head) : KVARN_OK;
 }
 
 enum kvd_begin kvd_request_begin(struct kvd_request *request, const uint8_t *metadata)

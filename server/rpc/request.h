@@ -40,6 +40,10 @@ struct kvd_request {
     /* set by begin: where net reads the payload; NULL with payload_bytes > 0 means: read and
      * discard, then run answers the error that begin found */
     uint8_t *payload;
+    /* set when the payload does not stand in one piece (IMPORT: a table, then the blocks' own
+     * slots): where its bytes go, in order, all of them */
+    const struct iovec *payload_parts; /* [payload_part_count]; NULL: all of it at `payload` */
+    uint32_t payload_part_count;
 
     /* the reply: metadata bytes, then iovecs (staging or pool memory, kept until done) */
     uint8_t *reply_meta; /* KVD_REPLY_META_MAX bytes */
@@ -66,6 +70,37 @@ enum kvd_begin {
 
 /* A request for this header, or NULL when KVD_REQUESTS_MAX are in use (net then stops reading). */
 struct kvd_request *kvd_request_new(struct kvd_service *service);
+
+/* Where payload bytes [offset, offset + bytes) go: at most `room` pieces in out, fewer bytes when
+ * they do not reach. 0: nowhere, read and discard. */
+static inline uint32_t kvd_request_payload_at(const struct kvd_request *request, uint64_t offset,
+                                              uint64_t bytes, struct iovec *out, uint32_t room)
+{
+    uint32_t count = 0;
+
+    if (request->payload_parts == NULL) {
+        if (request->payload == NULL)
+            return 0;
+        out[0] = (struct iovec){request->payload + offset, (size_t)bytes};
+        return 1;
+    }
+    for (uint32_t i = 0; i < request->payload_part_count && bytes > 0 && count < room; i++) {
+        struct iovec part = request->payload_parts[i];
+
+        if (offset >= part.iov_len) {
+            offset -= part.iov_len;
+            continue;
+        }
+        part.iov_base = (uint8_t *)part.iov_base + offset;
+        part.iov_len -= (size_t)offset;
+        if (part.iov_len > bytes)
+            part.iov_len = (size_t)bytes;
+        offset = 0;
+        bytes -= part.iov_len;
+        out[count++] = part;
+    }
+    return count;
+}
 
 /* metadata is borrowed for the call. After WAIT net calls it again, with the same bytes, when
  * service's `room` callback fires. */

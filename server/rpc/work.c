@@ -28,6 +28,15 @@ void *kvd_work_memory(struct kvd_work *work, size_t count, size_t size)
     return memory;
 }
 
+void kvd_work_release_held(struct kvd_work *work)
+{
+    for (uint32_t i = 0; i < work->held_count; i++)
+        if (work->held[i])
+            kvd_block_release(&kvd_work_service(work)->blocks, work->held[i]);
+    work->held = NULL;
+    work->held_count = 0;
+}
+
 void kvd_work_need(struct kvd_work *work, uint64_t bytes)
 {
     work->need += round_up(bytes);

@@ -87,6 +87,10 @@ struct kvd_work {
         struct kvw_stats stats;
         struct kvw_drain drain;
     } args;
+    /* IMPORT: blocks taken before their bytes came, so that these are read into the slots; those
+     * that found no key go with the work */
+    struct kvd_block **held; /* [held_count] */
+    uint32_t held_count;
     struct kvd_item *items; /* [item_count] */
     uint32_t item_count;
     struct kvd_turn *turns; /* [turn_count] */
@@ -158,6 +162,8 @@ void kvd_service_pump(struct kvd_service *service);
 
 /* ---- memory. Zeroed, NULL when there is none. */
 void *kvd_work_memory(struct kvd_work *work, size_t count, size_t size);
+/* Blocks of `held` that are still the work's own go back. */
+void kvd_work_release_held(struct kvd_work *work);
 /* In begin: bytes of staging, besides the payload, that the work will want; 64-byte rounding is
  * added per call. */
 void kvd_work_need(struct kvd_work *work, uint64_t bytes);

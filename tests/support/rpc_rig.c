@@ -136,6 +136,21 @@ static void on_reply(struct kvd_request *request)
         forget(call);
 }
 
+/* Puts the payload where the request says, piece by piece, as net does. */
+static void place(const struct kvd_request *request, const uint8_t *payload, uint64_t bytes)
+{
+    struct iovec part;
+
+    for (uint64_t at = 0; at < bytes; at += part.iov_len) {
+        if (kvd_request_payload_at(request, at, bytes - at, &part, 1) == 0) {
+            assert_int_not_equal(request->status, KVARN_OK);
+            return;
+        }
+        assert_true(part.iov_len > 0);
+        memcpy(part.iov_base, payload + at, part.iov_len);
+    }
+}
+
 struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,
                            const void *payload, uint64_t payload_bytes)
 {
@@ -171,10 +186,7 @@ struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata,
         call->waited = true;
         forget(call);
     } else {
-        if (request->payload)
-            memcpy(request->payload, payload, payload_bytes);
-        else if (payload_bytes)
-            assert_int_not_equal(request->status, KVARN_OK);
+        place(request, payload, payload_bytes);
         kvd_request_run(request);
     }
     free(copy);
