@@ -1,4 +1,4 @@
-/* kernels/dispatch.c and selftest.c: the stairs, the mask, and a table that is wrong. */
+/* kernels/dispatch.c: the stairs and the mask. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,58 +54,11 @@ static void the_mask_limits(void **state)
     assert_null(kvk_cpu_table("sse"));
 }
 
-static kvarn_status wrong_compress(struct kvk_compress *op)
-{
-    kvarn_status status = kvk_table_ref.compress(op);
-
-    op->record[3] ^= 1;
-    return status;
-}
-
-static kvarn_status wrong_decompress(struct kvk_decompress *op)
-{
-    kvarn_status status = kvk_table_ref.decompress(op);
-
-    if (op->shape.dim == 256)
-        *((uint8_t *)op->v + 17) ^= 1;
-    return status;
-}
-
-static kvarn_status wrong_attend(struct kvk_attend *op)
-{
-    kvarn_status status = kvk_table_ref.attend(op);
-
-    op->lse[0] += 0.1f;
-    return status;
-}
-
-static void a_wrong_table_is_caught(void **state)
-{
-    struct kvk_table table = kvk_table_ref;
-    const char *why = NULL;
-
-    (void)state;
-    assert_true(kvk_selftest_passes(&table, &why));
-    assert_null(why);
-    table.compress = wrong_compress;
-    assert_false(kvk_selftest_passes(&table, &why));
-    assert_non_null(strstr(why, "compress"));
-    table = kvk_table_ref;
-    table.decompress = wrong_decompress;
-    assert_false(kvk_selftest_passes(&table, &why));
-    assert_non_null(strstr(why, "decompress"));
-    table = kvk_table_ref;
-    table.attend = wrong_attend;
-    assert_false(kvk_selftest_passes(&table, &why));
-    assert_non_null(strstr(why, "attend"));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_table_passes_its_self_test),
         cmocka_unit_test(the_mask_limits),
-        cmocka_unit_test(a_wrong_table_is_caught),
     };
     return cmocka_run_group_tests_name("dispatch", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Sequence operations: rows, commits, sharing, forks, queues and every way they go wrong. */
+/* Sequence operations: commits, sharing, attention, forks and every way they go wrong. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -172,58 +172,6 @@ static void test_commit_race(void **state)
         rig_seq_release(&rig, &space, s[i]);
     assert_int_equal(rig.service->blocks.live, 2);
     free(data);
-    rig_close(&rig);
-}
-
-static void test_positions(void **state)
-{
-    struct rig rig;
-    struct rig_space space;
-    struct kvw_sequences args;
-    struct kvw_seq_row row;
-    struct rig_call *call;
-    struct kvw_seq_status out;
-    uint64_t s;
-    uint16_t *rows;
-
-    (void)state;
-    rig_open(&rig, NULL);
-    space = rig_open_space(&rig, NULL);
-    rows = rig_rows(&space, space.layers, 10, 6);
-    s = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 1, 10, rows), KVARN_INVALID_SHAPE);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 0, 10, rows), KVARN_OK);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 11, 10, rows), KVARN_INVALID_SHAPE);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 10, 10, rows), KVARN_OK);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 10, 10, rows), KVARN_OK); /* lost reply */
-    out = rig_seq_commit(&rig, &space, s, 21, NULL, 0);
-    assert_int_equal(out.status, KVARN_INVALID_SHAPE);
-    assert_int_equal(out.committed, 0);
-    must_commit(&rig, &space, s, 15, NULL, 0);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 14, 10, rows), KVARN_INVALID_SHAPE);
-    assert_int_equal(rig_seq_append(&rig, &space, s, UINT64_MAX - 3, 10, rows),
-                     KVARN_INVALID_SHAPE);
-    /* one layer only: the commit names the other */
-    args = (struct kvw_sequences){.space = space.handle, .layer_begin = 0, .layer_count = 1};
-    row = (struct kvw_seq_row){.sequence = s, .position = 15, .tokens = 10};
-    call = rig_sequences(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows, rig_rows_bytes(&space, 1, 10));
-    assert_int_equal(call->status, KVARN_OK);
-    args = (struct kvw_sequences){.space = space.handle};
-    row = (struct kvw_seq_row){.sequence = s, .tokens = 6};
-    call = rig_sequences(&rig, KVW_SEQ_COMMIT, &args, &row, 1, NULL, 0);
-    assert_int_equal(call->status, KVARN_INVALID_SHAPE);
-    assert_non_null(strstr(call->text, "layer 1"));
-    must_commit(&rig, &space, s, 5, NULL, 0);
-    /* keys for blocks that do not fill up */
-    assert_int_equal(rig_seq_commit(&rig, &space, s, 0, &(kvarn_key){{1}}, 1).status,
-                     KVARN_INVALID_SHAPE);
-    free(rows);
-    rows = rig_rows(&space, space.layers, KVD_PENDING_TOKENS_MAX + 1, 1);
-    assert_int_equal(rig_seq_append(&rig, &space, s, 20, KVD_PENDING_TOKENS_MAX + 1, rows),
-                     KVARN_TOO_LARGE);
-    rig_seq_release(&rig, &space, s);
-    assert_int_equal(rig.service->blocks.live, 0);
-    free(rows);
     rig_close(&rig);
 }
 
@@ -467,120 +415,6 @@ static void test_fork(void **state)
     rig_close(&rig);
 }
 
-/* Requests on one sequence run in the order they came; deadlines and hang-ups while parked. */
-static void test_parking(void **state)
-{
-    struct rig_options options = {.parked_max = 3};
-    struct rig rig;
-    struct rig_space space;
-    struct kvw_sequences args;
-    struct kvw_seq_row row, both[2];
-    struct rig_call *a, *b, *c, *d, *e;
-    uint16_t *rows;
-    uint64_t s, t;
-
-    (void)state;
-    rig_open(&rig, &options);
-    space = rig_open_space(&rig, NULL);
-    rows = rig_rows(&space, space.layers, 3, 6);
-    s = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    t = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    args = (struct kvw_sequences){.space = space.handle};
-    row = (struct kvw_seq_row){.sequence = s, .position = KVW_AT_END, .tokens = 3};
-    both[0] = (struct kvw_seq_row){.sequence = t, .tokens = 0};
-    both[1] = (struct kvw_seq_row){.sequence = s, .tokens = 3};
-    a = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    b = rig_sequences_start(&rig, KVW_SEQ_COMMIT, &args, both, 2, NULL, 0);
-    c = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    row.sequence = t; /* t is idle, but b stands before it */
-    d = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    assert_int_equal(rig.service->parked, 3);
-    e = rig_sequences_start(&rig, KVW_SEQ_RELEASE, &args, &row, 1, NULL, 0);
-    assert_true(e->replied);
-    assert_int_equal(e->status, KVARN_RETRY);
-    rig_run(&rig);
-    assert_true(a->number < b->number && b->number < c->number && b->number < d->number);
-    assert_int_equal(a->status, KVARN_OK);
-    assert_int_equal(b->status, KVARN_OK);
-    assert_int_equal(rig_seq(b, 1).committed, 3);
-    assert_int_equal(rig_seq(c, 0).committed, 3);
-    assert_int_equal(c->status, KVARN_OK);
-    assert_int_equal(d->status, KVARN_OK);
-    /* a deadline that passes in the queue; who stands behind goes on */
-    row.sequence = s;
-    a = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    rig.deadline_ms = 5;
-    b = rig_sequences_start(&rig, KVW_SEQ_COMMIT, &args, both, 2, NULL, 0);
-    rig.deadline_ms = 1000;
-    row.sequence = t;
-    c = rig_sequences_start(&rig, KVW_SEQ_RELEASE, &args, &row, 1, NULL, 0);
-    rig.now_ns += 6000000;
-    kvd_service_tick(rig.service);
-    assert_true(b->replied && c->replied && !a->replied);
-    assert_int_equal(b->status, KVARN_DEADLINE);
-    assert_int_equal(c->status, KVARN_OK);
-    /* released while others wait: they find it stale, nobody finds another object */
-    row.sequence = s;
-    b = rig_sequences_start(&rig, KVW_SEQ_RELEASE, &args, &row, 1, NULL, 0);
-    c = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    rig_run(&rig);
-    assert_int_equal(b->status, KVARN_OK);
-    assert_int_equal(c->status, KVARN_STALE);
-    assert_int_equal(rig.service->sequences.count, 0);
-    assert_int_equal(rig.service->blocks.live, 0);
-    /* hang up with one running and one parked */
-    s = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    row.sequence = s;
-    a = rig_sequences_start(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows,
-                            rig_rows_bytes(&space, 2, 3));
-    b = rig_sequences_start(&rig, KVW_SEQ_RELEASE, &args, &row, 1, NULL, 0);
-    rig_hang_up(&rig, 1);
-    assert_true(b->replied && !a->replied);
-    rig_run(&rig);
-    assert_int_equal(rig.service->sequences.count, 0);
-    assert_int_equal(rig.service->blocks.live, 0);
-    free(rows);
-    rig_close(&rig);
-}
-
-static void test_handles(void **state)
-{
-    struct rig_options options = {.sequences_max = 4};
-    struct rig rig;
-    struct rig_space space;
-    struct kvw_sequences args;
-    struct rig_call *call;
-    uint64_t s, t;
-
-    (void)state;
-    rig_open(&rig, &options);
-    space = rig_open_space(&rig, NULL);
-    s = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    rig.conn_id = 2; /* not yours = absent */
-    assert_int_equal(rig_seq_release(&rig, &space, s), KVARN_NOT_FOUND);
-    rig.conn_id = 1;
-    assert_int_equal(rig_seq_release(&rig, &space, s + (5ull << 32)), KVARN_NOT_FOUND);
-    assert_int_equal(rig_seq_release(&rig, &space, s), KVARN_OK);
-    assert_int_equal(rig_seq_release(&rig, &space, s), KVARN_STALE);
-    t = rig_seq_open(&rig, &space, NULL, 0, NULL);
-    assert_int_equal((uint32_t)t, (uint32_t)s); /* the same slot */
-    assert_int_equal(rig_seq_release(&rig, &space, s), KVARN_STALE);
-    assert_int_equal(rig.service->sequences.count, 1);
-    for (int i = 0; i < 3; i++)
-        rig_seq_open(&rig, &space, NULL, 0, NULL);
-    args = (struct kvw_sequences){.space = space.handle};
-    call = rig_sequences(&rig, KVW_SEQ_OPEN, &args, NULL, 0, NULL, 0);
-    assert_int_equal(call->status, KVARN_RETRY);
-    rig_hang_up(&rig, 1);
-    assert_int_equal(rig.service->sequences.count, 0);
-    rig_close(&rig);
-}
-
 /* Every job of every operation comes back as GPU_LOST, or finds the ring full, once: nothing leaks,
  * the same call works afterwards. */
 static void test_worker_lost(void **state)
@@ -798,13 +632,10 @@ int main(void)
         cmocka_unit_test(test_seal_equals_compress),
         cmocka_unit_test(test_commit_exists),
         cmocka_unit_test(test_commit_race),
-        cmocka_unit_test(test_positions),
         cmocka_unit_test(test_speculation),
         cmocka_unit_test(test_attend),
         cmocka_unit_test(test_attend_one_bad),
         cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_parking),
-        cmocka_unit_test(test_handles),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_full_pool),
         cmocka_unit_test(test_counts),
