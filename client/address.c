@@ -8,31 +8,31 @@
 static const char forms[] =
     "use unix:/path/to/kvarnd.sock, tcp://host:port or spawn: (a private daemon)";
 
-static kvarn_status parse_unix(struct kvarn_address *out, const char *path, char *why)
+static kvarn_status parse_unix(struct kvc_address *out, const char *path, char *why)
 {
     if (strncmp(path, "//", 2) == 0) /* unix:///run/x is the same as unix:/run/x */
         path += 2;
     if (path[0] != '/') {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+        snprintf(why, KVC_ADDRESS_WHY_BYTES,
                  "address \"%.200s\": the path after unix: must be absolute, as in "
                  "unix:/run/kvarnd/kvarnd.sock",
                  out->text);
         return KVARN_INVALID_SHAPE;
     }
     size_t length = strlen(path);
-    if (length > KVARN_UNIX_PATH_MAX_BYTES) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+    if (length > KVC_UNIX_PATH_MAX_BYTES) {
+        snprintf(why, KVC_ADDRESS_WHY_BYTES,
                  "address: the socket path has %zu bytes and a Unix socket takes at most %d: use a "
                  "shorter directory",
-                 length, KVARN_UNIX_PATH_MAX_BYTES);
+                 length, KVC_UNIX_PATH_MAX_BYTES);
         return KVARN_TOO_LARGE;
     }
     memcpy(out->path, path, length + 1);
-    out->kind = KVARN_ADDRESS_UNIX;
+    out->kind = KVC_ADDRESS_UNIX;
     return KVARN_OK;
 }
 
-static kvarn_status parse_port(struct kvarn_address *out, const char *port, char *why)
+static kvarn_status parse_port(struct kvc_address *out, const char *port, char *why)
 {
     size_t length = strlen(port);
     unsigned value = 0;
@@ -43,7 +43,7 @@ static kvarn_status parse_port(struct kvarn_address *out, const char *port, char
         value = value * 10 + (unsigned)(port[i] - '0');
     }
     if (!digits || value == 0 || value > 65535) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+        snprintf(why, KVC_ADDRESS_WHY_BYTES,
                  "address \"%.200s\": \"%.20s\" is no port; write a number from 1 to 65535",
                  out->text, port);
         return KVARN_INVALID_SHAPE;
@@ -52,7 +52,7 @@ static kvarn_status parse_port(struct kvarn_address *out, const char *port, char
     return KVARN_OK;
 }
 
-static kvarn_status parse_tcp(struct kvarn_address *out, const char *rest, char *why)
+static kvarn_status parse_tcp(struct kvc_address *out, const char *rest, char *why)
 {
     const char *host = rest, *host_end, *colon;
 
@@ -60,7 +60,7 @@ static kvarn_status parse_tcp(struct kvarn_address *out, const char *rest, char 
         host = rest + 1;
         host_end = strchr(host, ']');
         if (!host_end) {
-            snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+            snprintf(why, KVC_ADDRESS_WHY_BYTES,
                      "address \"%.200s\": the bracket of the IPv6 host is not closed; write "
                      "tcp://[::1]:7070",
                      out->text);
@@ -71,27 +71,27 @@ static kvarn_status parse_tcp(struct kvarn_address *out, const char *rest, char 
         colon = strrchr(rest, ':');
         host_end = colon;
         if (colon && memchr(rest, ':', (size_t)(colon - rest))) {
-            snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+            snprintf(why, KVC_ADDRESS_WHY_BYTES,
                      "address \"%.200s\": an IPv6 host needs brackets; write tcp://[::1]:7070",
                      out->text);
             return KVARN_INVALID_SHAPE;
         }
     }
     if (!colon || host_end == host) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+        snprintf(why, KVC_ADDRESS_WHY_BYTES,
                  "address \"%.200s\": %s missing; write tcp://127.0.0.1:7070", out->text,
                  colon ? "the host is" : "the port is");
         return KVARN_INVALID_SHAPE;
     }
     size_t length = (size_t)(host_end - host);
-    if (length > KVARN_HOST_MAX_BYTES) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES, "address: the host has %zu bytes, at most %d",
-                 length, KVARN_HOST_MAX_BYTES);
+    if (length > KVC_HOST_MAX_BYTES) {
+        snprintf(why, KVC_ADDRESS_WHY_BYTES, "address: the host has %zu bytes, at most %d", length,
+                 KVC_HOST_MAX_BYTES);
         return KVARN_TOO_LARGE;
     }
     memcpy(out->host, host, length);
     out->host[length] = '\0';
-    out->kind = KVARN_ADDRESS_TCP;
+    out->kind = KVC_ADDRESS_TCP;
     return parse_port(out, colon + 1, why);
 }
 
@@ -109,18 +109,18 @@ static const char *default_text(char *room, size_t size)
     return room;
 }
 
-kvarn_status kvarn_address_parse(struct kvarn_address *out, const char *text,
-                                 char why[KVARN_ADDRESS_WHY_BYTES])
+kvarn_status kvc_address_parse(struct kvc_address *out, const char *text,
+                               char why[KVC_ADDRESS_WHY_BYTES])
 {
-    char room[KVARN_ADDRESS_MAX_BYTES + 2]; /* one more than allowed, so that a cut one is seen */
+    char room[KVC_ADDRESS_MAX_BYTES + 2]; /* one more than allowed, so that a cut one is seen */
 
     memset(out, 0, sizeof *out);
     why[0] = '\0';
     if (!text || !text[0])
         text = default_text(room, sizeof room);
-    if (strlen(text) > KVARN_ADDRESS_MAX_BYTES) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES, "address: more than %d bytes; %s",
-                 KVARN_ADDRESS_MAX_BYTES, forms);
+    if (strlen(text) > KVC_ADDRESS_MAX_BYTES) {
+        snprintf(why, KVC_ADDRESS_WHY_BYTES, "address: more than %d bytes; %s",
+                 KVC_ADDRESS_MAX_BYTES, forms);
         return KVARN_TOO_LARGE;
     }
     memcpy(out->text, text, strlen(text) + 1);
@@ -129,19 +129,18 @@ kvarn_status kvarn_address_parse(struct kvarn_address *out, const char *text,
     if (strncmp(text, "tcp:", 4) == 0) /* tcp:host:port is how kvarnd writes it */
         return parse_tcp(out, text + (strncmp(text, "tcp://", 6) == 0 ? 6 : 4), why);
     if (strcmp(text, "spawn:") == 0) {
-        out->kind = KVARN_ADDRESS_SPAWN;
+        out->kind = KVC_ADDRESS_SPAWN;
         return KVARN_OK;
     }
     if (strncmp(text, "tls://", 6) == 0) {
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES,
+        snprintf(why, KVC_ADDRESS_WHY_BYTES,
                  "address \"%.200s\": this version has no TLS; use unix: or a tunnel to tcp://",
                  text);
         return KVARN_UNSUPPORTED;
     }
     if (text[0] == '/')
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES, "address \"%.200s\": write unix:%.200s", text, text);
+        snprintf(why, KVC_ADDRESS_WHY_BYTES, "address \"%.200s\": write unix:%.200s", text, text);
     else
-        snprintf(why, KVARN_ADDRESS_WHY_BYTES, "address \"%.200s\": no known form; %s", text,
-                 forms);
+        snprintf(why, KVC_ADDRESS_WHY_BYTES, "address \"%.200s\": no known form; %s", text, forms);
     return KVARN_INVALID_SHAPE;
 }

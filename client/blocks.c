@@ -4,39 +4,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-kvarn_status kvarn_blocks_check(struct kvarn_client *client, const char *name,
-                                const kvarn_key *keys, size_t count)
+kvarn_status kvc_blocks_check(struct kvarn_client *client, const char *name, const kvarn_key *keys,
+                              size_t count)
 {
     if (count == 0 || !keys)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s", name,
-                                 count == 0 ? "count is 0: name at least one block"
-                                            : "keys is NULL");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s", name,
+                               count == 0 ? "count is 0: name at least one block" : "keys is NULL");
     if (count > KVW_BLOCKS_MAX)
-        return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                                 "%s: %zu blocks, at most %d in one call: split it", name, count,
-                                 KVW_BLOCKS_MAX);
+        return kvc_client_fail(client, KVARN_TOO_LARGE,
+                               "%s: %zu blocks, at most %d in one call: split it", name, count,
+                               KVW_BLOCKS_MAX);
     return KVARN_OK;
 }
 
-kvarn_status kvarn_blocks_new(struct kvarn_client *client, uint8_t op,
-                              const struct kvw_blocks *blocks, size_t request_table, size_t rows,
-                              size_t row_bytes, struct kvarn_call **call)
+kvarn_status kvc_blocks_new(struct kvarn_client *client, uint8_t op,
+                            const struct kvw_blocks *blocks, size_t request_table, size_t rows,
+                            size_t row_bytes, struct kvarn_call **call)
 {
-    struct kvarn_call *made =
-        kvarn_call_new(op, KVARN_METADATA_ROOM + request_table, rows * row_bytes);
+    struct kvarn_call *made = kvc_call_new(op, KVC_METADATA_ROOM + request_table, rows * row_bytes);
     if (!made)
-        return kvarn_client_no_memory(client);
-    size_t bytes = kvw_blocks_encode(kvarn_call_metadata(made), KVARN_METADATA_ROOM, blocks);
-    kvarn_call_set_metadata(made, bytes);
+        return kvc_client_no_memory(client);
+    size_t bytes = kvw_blocks_encode(kvc_call_metadata(made), KVC_METADATA_ROOM, blocks);
+    kvc_call_set_metadata(made, bytes);
     made->rows = rows;
-    made->on_reply = kvarn_blocks_reply;
-    kvarn_call_add_place(made, made->table, made->table_bytes);
+    made->on_reply = kvc_blocks_reply;
+    kvc_call_add_place(made, made->table, made->table_bytes);
     *call = made;
     return KVARN_OK;
 }
 
-kvarn_status kvarn_blocks_reply(struct kvarn_call *call, const struct kvarn_reply *reply,
-                                const char **why)
+kvarn_status kvc_blocks_reply(struct kvarn_call *call, const struct kvc_reply *reply,
+                              const char **why)
 {
     struct kvw_blocks_reply in;
     kvarn_status status =
@@ -44,7 +42,7 @@ kvarn_status kvarn_blocks_reply(struct kvarn_call *call, const struct kvarn_repl
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
+    kvc_call_take_result(call, &in.result);
     call->matched = in.matched;
     call->lease = in.lease;
     call->device_ns = in.device_ns;
@@ -59,13 +57,13 @@ kvarn_status kvarn_blocks_reply(struct kvarn_call *call, const struct kvarn_repl
     return KVARN_OK;
 }
 
-void kvarn_blocks_results(const struct kvarn_call *call, kvarn_block_result *results)
+void kvc_blocks_results(const struct kvarn_call *call, kvarn_block_result *results)
 {
     if (!results)
         return;
     for (size_t i = 0; i < call->rows; i++) {
         struct kvw_block_status row = {.status = (uint32_t)call->status};
-        if (kvarn_call_has_table(call))
+        if (kvc_call_has_table(call))
             kvw_block_status_load(&row, call->table + i * KVW_BLOCK_STATUS_BYTES);
         results[i] = (kvarn_block_result){.status = (kvarn_status)row.status,
                                           .kind = (kvarn_block_kind)row.kind,
@@ -80,7 +78,7 @@ static kvarn_status finish_keys(struct kvarn_call *call, const char **why)
     kvarn_blocks_args *args = call->args;
 
     (void)why;
-    kvarn_blocks_results(call, args->all && call->op == KVW_VERIFY ? NULL : args->results);
+    kvc_blocks_results(call, args->all && call->op == KVW_VERIFY ? NULL : args->results);
     args->matched = (size_t)call->matched;
     if (call->op == KVW_LOOKUP)
         args->lease = call->lease;
@@ -94,7 +92,7 @@ static kvarn_status plan_keys(struct kvarn_client *client, const char *name, uin
     size_t rows = all ? 0 : args->count;
 
     if (!all) {
-        kvarn_status status = kvarn_blocks_check(client, name, args->keys, args->count);
+        kvarn_status status = kvc_blocks_check(client, name, args->keys, args->count);
         if (status != KVARN_OK)
             return status;
     }
@@ -105,11 +103,11 @@ static kvarn_status plan_keys(struct kvarn_client *client, const char *name, uin
         .all = all,
     };
     kvarn_status status =
-        kvarn_blocks_new(client, op, &blocks, 0, rows, KVW_BLOCK_STATUS_BYTES, call);
+        kvc_blocks_new(client, op, &blocks, 0, rows, KVW_BLOCK_STATUS_BYTES, call);
     if (status != KVARN_OK)
         return status;
     if (rows > 0)
-        kvarn_call_add_part(*call, args->keys, rows * sizeof *args->keys);
+        kvc_call_add_part(*call, args->keys, rows * sizeof *args->keys);
     (*call)->on_finish = finish_keys;
     return KVARN_OK;
 }
@@ -129,9 +127,9 @@ static kvarn_status plan_verify(struct kvarn_client *client, void *args, struct 
     return plan_keys(client, "verify", KVW_VERIFY, args, call);
 }
 
-KVARN_DEFINE_OPERATION(lookup, kvarn_blocks_args, KVW_LOOKUP, plan_lookup)
-KVARN_DEFINE_OPERATION(drop, kvarn_blocks_args, KVW_DROP, plan_drop)
-KVARN_DEFINE_OPERATION(verify, kvarn_blocks_args, KVW_VERIFY, plan_verify)
+KVC_DEFINE_OPERATION(lookup, kvarn_blocks_args, KVW_LOOKUP, plan_lookup)
+KVC_DEFINE_OPERATION(drop, kvarn_blocks_args, KVW_DROP, plan_drop)
+KVC_DEFINE_OPERATION(verify, kvarn_blocks_args, KVW_VERIFY, plan_verify)
 
 /* ---- RELEASE */
 
@@ -141,15 +139,15 @@ static kvarn_status plan_release(struct kvarn_client *client, void *args_, struc
     struct kvw_release release = {.lease = args->lease};
 
     if (args->lease == 0)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "release: lease is 0: pass the lease that lookup gave");
-    *call = kvarn_call_new(KVW_RELEASE, KVARN_METADATA_ROOM, 0);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "release: lease is 0: pass the lease that lookup gave");
+    *call = kvc_call_new(KVW_RELEASE, KVC_METADATA_ROOM, 0);
     if (!*call)
-        return kvarn_client_no_memory(client);
-    kvarn_call_set_metadata(
-        *call, kvw_release_encode(kvarn_call_metadata(*call), KVARN_METADATA_ROOM, &release));
-    (*call)->on_reply = kvarn_blocks_reply;
+        return kvc_client_no_memory(client);
+    kvc_call_set_metadata(
+        *call, kvw_release_encode(kvc_call_metadata(*call), KVC_METADATA_ROOM, &release));
+    (*call)->on_reply = kvc_blocks_reply;
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(release, kvarn_blocks_args, KVW_RELEASE, plan_release)
+KVC_DEFINE_OPERATION(release, kvarn_blocks_args, KVW_RELEASE, plan_release)

@@ -12,8 +12,8 @@
 
 enum { CONNECT_TIMEOUT_MS = 5000, DEADLINE_MS = 30000, NAME_BYTES = 200 };
 
-kvarn_status kvarn_client_fail(struct kvarn_client *client, kvarn_status status, const char *format,
-                               ...)
+kvarn_status kvc_client_fail(struct kvarn_client *client, kvarn_status status, const char *format,
+                             ...)
 {
     va_list arguments;
 
@@ -24,9 +24,9 @@ kvarn_status kvarn_client_fail(struct kvarn_client *client, kvarn_status status,
     return status;
 }
 
-kvarn_status kvarn_client_no_memory(struct kvarn_client *client)
+kvarn_status kvc_client_no_memory(struct kvarn_client *client)
 {
-    return kvarn_client_fail(client, KVARN_INTERNAL, "out of memory in the client");
+    return kvc_client_fail(client, KVARN_INTERNAL, "out of memory in the client");
 }
 
 /* "program 0.1.0" in printable ASCII: the daemon refuses names that are not UTF-8. */
@@ -41,28 +41,28 @@ static void client_name(char out[NAME_BYTES], const char *name)
 }
 
 /* Sends HELLO and waits for its answer. */
-static kvarn_status greet(struct kvarn_client *client, const struct kvarn_address *address,
+static kvarn_status greet(struct kvarn_client *client, const struct kvc_address *address,
                           uint64_t deadline_ns)
 {
-    struct kvarn_session *session = client->session;
+    struct kvc_session *session = client->session;
 
-    while (session->state == KVARN_SESSION_HELLO) {
-        if (kvarn_transport_pump(&client->transport, session) != KVARN_OK ||
-            session->state != KVARN_SESSION_HELLO)
+    while (session->state == KVC_SESSION_HELLO) {
+        if (kvc_transport_pump(&client->transport, session) != KVARN_OK ||
+            session->state != KVC_SESSION_HELLO)
             break;
-        if (!kvarn_transport_poll(&client->transport, kvarn_transport_events(session), deadline_ns))
-            return kvarn_client_fail(client, KVARN_DEADLINE,
-                                     "%s took the connection but did not answer HELLO in time: is "
-                                     "it a kvarnd, and not stopped?",
-                                     address->text);
+        if (!kvc_transport_poll(&client->transport, kvc_transport_events(session), deadline_ns))
+            return kvc_client_fail(client, KVARN_DEADLINE,
+                                   "%s took the connection but did not answer HELLO in time: is "
+                                   "it a kvarnd, and not stopped?",
+                                   address->text);
     }
-    if (session->state == KVARN_SESSION_OPEN)
+    if (session->state == KVC_SESSION_OPEN)
         return KVARN_OK;
     if (client->transport.child > 0 && session->status == KVARN_PEER_LOST)
-        return kvarn_client_fail(client, KVARN_PEER_LOST,
-                                 "spawn: the private kvarnd ended before it answered; what it said "
-                                 "is on standard error");
-    kvarn_client_fail(client, session->status, "%s: %s", address->text, session->why);
+        return kvc_client_fail(client, KVARN_PEER_LOST,
+                               "spawn: the private kvarnd ended before it answered; what it said "
+                               "is on standard error");
+    kvc_client_fail(client, session->status, "%s: %s", address->text, session->why);
     client->retry_after_us = session->retry_after_us;
     return session->status;
 }
@@ -70,9 +70,9 @@ static kvarn_status greet(struct kvarn_client *client, const struct kvarn_addres
 static kvarn_status connect_client(struct kvarn_client *client, const char *text,
                                    const struct kvarn_connect_options *options)
 {
-    struct kvarn_address address;
-    char why[KVARN_TRANSPORT_WHY_BYTES], name[NAME_BYTES];
-    const struct kvarn_spawn_options spawn = {
+    struct kvc_address address;
+    char why[KVC_TRANSPORT_WHY_BYTES], name[NAME_BYTES];
+    const struct kvc_spawn_options spawn = {
         .kvarnd_path = options->kvarnd_path,
         .pool = options->spawn_pool ? options->spawn_pool : "host:256MiB",
     };
@@ -81,22 +81,21 @@ static kvarn_status connect_client(struct kvarn_client *client, const char *text
     if (timeout_ms == 0)
         timeout_ms = CONNECT_TIMEOUT_MS;
     client->deadline_ms = options->deadline_ms ? options->deadline_ms : DEADLINE_MS;
-    _Static_assert((int)KVARN_ADDRESS_WHY_BYTES <= (int)KVARN_TRANSPORT_WHY_BYTES,
+    _Static_assert((int)KVC_ADDRESS_WHY_BYTES <= (int)KVC_TRANSPORT_WHY_BYTES,
                    "one buffer for both");
-    kvarn_status status = kvarn_address_parse(&address, text, why);
+    kvarn_status status = kvc_address_parse(&address, text, why);
     if (status != KVARN_OK)
-        return kvarn_client_fail(client, status, "%s", why);
-    uint64_t deadline_ns = kvarn_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    status = kvarn_transport_open(&client->transport, &address, &spawn, deadline_ns, why);
+        return kvc_client_fail(client, status, "%s", why);
+    uint64_t deadline_ns = kvc_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    status = kvc_transport_open(&client->transport, &address, &spawn, deadline_ns, why);
     if (status != KVARN_OK)
-        return kvarn_client_fail(client, status, "%s", why);
+        return kvc_client_fail(client, status, "%s", why);
     client_name(name, options->name);
-    client->session = kvarn_session_new(name, timeout_ms > 4000000 ? 0 : timeout_ms * 1000);
-    status =
-        client->session ? greet(client, &address, deadline_ns) : kvarn_client_no_memory(client);
+    client->session = kvc_session_new(name, timeout_ms > 4000000 ? 0 : timeout_ms * 1000);
+    status = client->session ? greet(client, &address, deadline_ns) : kvc_client_no_memory(client);
     if (status != KVARN_OK) {
-        kvarn_transport_close(&client->transport);
-        kvarn_session_free(client->session);
+        kvc_transport_close(&client->transport);
+        kvc_session_free(client->session);
         client->session = NULL;
     }
     return status;
@@ -114,10 +113,10 @@ kvarn_status kvarn_connect(kvarn_client **client, const char *address,
         return KVARN_INTERNAL;
     (*client)->transport.fd = -1;
     if (options && options->size < sizeof *options)
-        return kvarn_client_fail(*client, KVARN_INVALID_SHAPE,
-                                 "connect: options.size is %zu, at least %zu is needed: begin with "
-                                 "KVARN_CONNECT_OPTIONS_INIT",
-                                 options->size, sizeof *options);
+        return kvc_client_fail(*client, KVARN_INVALID_SHAPE,
+                               "connect: options.size is %zu, at least %zu is needed: begin with "
+                               "KVARN_CONNECT_OPTIONS_INIT",
+                               options->size, sizeof *options);
     return connect_client(*client, address, options ? options : &defaults);
 }
 
@@ -125,8 +124,8 @@ void kvarn_close(kvarn_client **client)
 {
     if (!client || !*client)
         return;
-    kvarn_session_free((*client)->session);
-    kvarn_transport_close(&(*client)->transport);
+    kvc_session_free((*client)->session);
+    kvc_transport_close(&(*client)->transport);
     free((*client)->spaces);
     free(*client);
     *client = NULL;
@@ -150,7 +149,7 @@ kvarn_status kvarn_client_info(const kvarn_client *client, kvarn_server_info *in
     info->server = info->backend = info->tenant = "";
     if (!client || !client->session)
         return KVARN_PEER_LOST;
-    const struct kvarn_peer *peer = &client->session->peer;
+    const struct kvc_peer *peer = &client->session->peer;
     info->version = peer->version;
     info->features = peer->features;
     info->server = peer->server;
@@ -168,7 +167,7 @@ const char *kvarn_version(void)
 
 int kvarn_client_fd(const kvarn_client *client)
 {
-    if (!client || !client->session || client->session->state == KVARN_SESSION_BROKEN)
+    if (!client || !client->session || client->session->state == KVC_SESSION_BROKEN)
         return -1;
     return client->transport.fd;
 }
@@ -177,32 +176,32 @@ short kvarn_client_events(const kvarn_client *client)
 {
     if (kvarn_client_fd(client) < 0)
         return 0;
-    return kvarn_transport_events(client->session);
+    return kvc_transport_events(client->session);
 }
 
 kvarn_status kvarn_client_process(kvarn_client *client)
 {
     if (!client)
         return KVARN_INVALID_SHAPE;
-    struct kvarn_session *session = client->session;
+    struct kvc_session *session = client->session;
     if (!session)
         return KVARN_PEER_LOST;
-    kvarn_status status = kvarn_transport_pump(&client->transport, session);
+    kvarn_status status = kvc_transport_pump(&client->transport, session);
     if (status != KVARN_OK)
-        return kvarn_client_fail(client, KVARN_PEER_LOST, "%s", session->why);
-    kvarn_session_expire(session, kvarn_now_ns());
+        return kvc_client_fail(client, KVARN_PEER_LOST, "%s", session->why);
+    kvc_session_expire(session, kvc_now_ns());
     return session->status;
 }
 
-const struct kvarn_space *kvarn_client_space(struct kvarn_client *client, uint64_t space)
+const struct kvc_space *kvc_client_space(struct kvarn_client *client, uint64_t space)
 {
     for (size_t i = client->space_count; i > 0; i--) {
         if (client->spaces[i - 1].space == space)
             return &client->spaces[i - 1];
     }
-    kvarn_client_fail(client, KVARN_NOT_FOUND,
-                      "space %llu was not opened on this client: call kvarn_open_space() first",
-                      (unsigned long long)space);
+    kvc_client_fail(client, KVARN_NOT_FOUND,
+                    "space %llu was not opened on this client: call kvarn_open_space() first",
+                    (unsigned long long)space);
     return NULL;
 }
 

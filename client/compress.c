@@ -2,9 +2,9 @@
 #include "client/blocks.h"
 #include "client/rows.h"
 
-static struct kvarn_rows rows_of(const struct kvarn_space *space, uint64_t layers, uint64_t blocks)
+static struct kvc_rows rows_of(const struct kvc_space *space, uint64_t layers, uint64_t blocks)
 {
-    return (struct kvarn_rows){
+    return (struct kvc_rows){
         .layers = layers,
         .blocks = blocks,
         .tokens = space->group,
@@ -18,7 +18,7 @@ static kvarn_status finish_compress(struct kvarn_call *call, const char **why)
     kvarn_compress_args *args = call->args;
 
     (void)why;
-    kvarn_blocks_results(call, args->results);
+    kvc_blocks_results(call, args->results);
     args->stored = (size_t)call->matched;
     return KVARN_OK;
 }
@@ -27,10 +27,10 @@ static kvarn_status check_kinds(struct kvarn_client *client, const kvarn_compres
 {
     for (size_t i = 0; args->kinds && i < args->count; i++) {
         if (args->kinds[i] != KVARN_BLOCK_TILE && args->kinds[i] != KVARN_BLOCK_EXACT)
-            return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                     "compress: kinds[%zu] is %d: use KVARN_BLOCK_TILE or "
-                                     "KVARN_BLOCK_EXACT",
-                                     i, (int)args->kinds[i]);
+            return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                                   "compress: kinds[%zu] is %d: use KVARN_BLOCK_TILE or "
+                                   "KVARN_BLOCK_EXACT",
+                                   i, (int)args->kinds[i]);
     }
     return KVARN_OK;
 }
@@ -39,27 +39,27 @@ static kvarn_status plan_compress(struct kvarn_client *client, void *args_,
                                   struct kvarn_call **call)
 {
     kvarn_compress_args *args = args_;
-    struct kvarn_rows_plan plan;
+    struct kvc_rows_plan plan;
 
-    kvarn_status status = kvarn_blocks_check(client, "compress", args->keys, args->count);
+    kvarn_status status = kvc_blocks_check(client, "compress", args->keys, args->count);
     if (status == KVARN_OK)
         status = check_kinds(client, args);
     if (status != KVARN_OK)
         return status;
-    const struct kvarn_space *space = kvarn_client_space(client, args->space);
+    const struct kvc_space *space = kvc_client_space(client, args->space);
     if (!space)
         return KVARN_NOT_FOUND;
-    struct kvarn_rows rows = rows_of(space, space->layers, args->count);
-    status = kvarn_rows_plan(client, "compress", &rows, args->k, args->v, args->strides, &plan);
+    struct kvc_rows rows = rows_of(space, space->layers, args->count);
+    status = kvc_rows_plan(client, "compress", &rows, args->k, args->v, args->strides, &plan);
     if (status != KVARN_OK)
         return status;
     struct kvw_blocks blocks = {
         .space = args->space, .block_count = (uint32_t)args->count, .layout = plan.layout};
-    status = kvarn_blocks_new(client, KVW_COMPRESS, &blocks, args->count * KVW_PUT_ROW_BYTES,
-                              args->count, KVW_BLOCK_STATUS_BYTES, call);
+    status = kvc_blocks_new(client, KVW_COMPRESS, &blocks, args->count * KVW_PUT_ROW_BYTES,
+                            args->count, KVW_BLOCK_STATUS_BYTES, call);
     if (status != KVARN_OK)
         return status;
-    uint8_t *table = kvarn_call_append(*call, args->count * KVW_PUT_ROW_BYTES);
+    uint8_t *table = kvc_call_append(*call, args->count * KVW_PUT_ROW_BYTES);
     for (size_t i = 0; i < args->count; i++) {
         struct kvw_put_row row = {
             .key = args->keys[i],
@@ -69,12 +69,12 @@ static kvarn_status plan_compress(struct kvarn_client *client, void *args_,
         kvw_put_row_store(table + i * KVW_PUT_ROW_BYTES, &row);
     }
     for (uint32_t i = 0; i < plan.part_count; i++)
-        kvarn_call_add_part(*call, plan.parts[i].iov_base, plan.parts[i].iov_len);
+        kvc_call_add_part(*call, plan.parts[i].iov_base, plan.parts[i].iov_len);
     (*call)->on_finish = finish_compress;
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(compress, kvarn_compress_args, KVW_COMPRESS, plan_compress)
+KVC_DEFINE_OPERATION(compress, kvarn_compress_args, KVW_COMPRESS, plan_compress)
 
 /* ---- DECOMPRESS */
 
@@ -83,7 +83,7 @@ static kvarn_status finish_decompress(struct kvarn_call *call, const char **why)
     kvarn_decompress_args *args = call->args;
 
     (void)why;
-    kvarn_blocks_results(call, args->results);
+    kvc_blocks_results(call, args->results);
     args->matched = (size_t)call->matched;
     return KVARN_OK;
 }
@@ -95,10 +95,10 @@ static kvarn_status check_reply(struct kvarn_client *client, size_t table, uint6
 
     if (tensor <= most / 2 && table <= most - 2 * tensor)
         return KVARN_OK;
-    return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                             "decompress: K and V have %llu bytes each and the daemon sends at "
-                             "most %llu in one reply: ask for fewer blocks or layers",
-                             (unsigned long long)tensor, (unsigned long long)most);
+    return kvc_client_fail(client, KVARN_TOO_LARGE,
+                           "decompress: K and V have %llu bytes each and the daemon sends at "
+                           "most %llu in one reply: ask for fewer blocks or layers",
+                           (unsigned long long)tensor, (unsigned long long)most);
 }
 
 static kvarn_status plan_decompress(struct kvarn_client *client, void *args_,
@@ -107,23 +107,23 @@ static kvarn_status plan_decompress(struct kvarn_client *client, void *args_,
     kvarn_decompress_args *args = args_;
     uint64_t bytes;
 
-    kvarn_status status = kvarn_blocks_check(client, "decompress", args->keys, args->count);
+    kvarn_status status = kvc_blocks_check(client, "decompress", args->keys, args->count);
     if (status != KVARN_OK)
         return status;
-    const struct kvarn_space *space = kvarn_client_space(client, args->space);
+    const struct kvc_space *space = kvc_client_space(client, args->space);
     if (!space)
         return KVARN_NOT_FOUND;
     if (args->layer_begin >= space->layers || args->layer_count > space->layers - args->layer_begin)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "decompress: layers %u+%u, the space's shard has %u",
-                                 args->layer_begin, args->layer_count, space->layers);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "decompress: layers %u+%u, the space's shard has %u",
+                               args->layer_begin, args->layer_count, space->layers);
     if (!args->k || !args->v)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "decompress: %s is NULL",
-                                 args->k ? "v" : "k");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "decompress: %s is NULL",
+                               args->k ? "v" : "k");
     uint32_t layers = args->layer_count ? args->layer_count : space->layers - args->layer_begin;
-    struct kvarn_rows rows = rows_of(space, layers, args->count);
+    struct kvc_rows rows = rows_of(space, layers, args->count);
     size_t table = args->count * KVW_BLOCK_STATUS_BYTES;
-    if (!kvarn_rows_bytes(&rows, &bytes))
+    if (!kvc_rows_bytes(&rows, &bytes))
         bytes = UINT64_MAX;
     status = check_reply(client, table, bytes);
     if (status != KVARN_OK)
@@ -134,15 +134,15 @@ static kvarn_status plan_decompress(struct kvarn_client *client, void *args_,
         .layer_begin = args->layer_begin,
         .layer_count = layers,
     };
-    status = kvarn_blocks_new(client, KVW_DECOMPRESS, &blocks, 0, args->count,
-                              KVW_BLOCK_STATUS_BYTES, call);
+    status = kvc_blocks_new(client, KVW_DECOMPRESS, &blocks, 0, args->count, KVW_BLOCK_STATUS_BYTES,
+                            call);
     if (status != KVARN_OK)
         return status;
-    kvarn_call_add_part(*call, args->keys, args->count * sizeof *args->keys);
-    kvarn_call_add_place(*call, args->k, bytes);
-    kvarn_call_add_place(*call, args->v, bytes);
+    kvc_call_add_part(*call, args->keys, args->count * sizeof *args->keys);
+    kvc_call_add_place(*call, args->k, bytes);
+    kvc_call_add_place(*call, args->v, bytes);
     (*call)->on_finish = finish_decompress;
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(decompress, kvarn_decompress_args, KVW_DECOMPRESS, plan_decompress)
+KVC_DEFINE_OPERATION(decompress, kvarn_decompress_args, KVW_DECOMPRESS, plan_decompress)

@@ -20,9 +20,9 @@
  * clips this to its own maximum. TCP tunes itself, and would stop if it were told. */
 enum { UNIX_BUFFER_BYTES = 4 << 20 };
 
-static kvarn_status timed_out(const struct kvarn_address *address, char *why)
+static kvarn_status timed_out(const struct kvc_address *address, char *why)
 {
-    snprintf(why, KVARN_TRANSPORT_WHY_BYTES,
+    snprintf(why, KVC_TRANSPORT_WHY_BYTES,
              "cannot connect to %.300s in time: is the daemon there and not stopped?",
              address->text);
     return KVARN_DEADLINE;
@@ -43,9 +43,9 @@ static const char *remedy(int error)
     }
 }
 
-static kvarn_status refused(const struct kvarn_address *address, int error, char *why)
+static kvarn_status refused(const struct kvc_address *address, int error, char *why)
 {
-    snprintf(why, KVARN_TRANSPORT_WHY_BYTES, "cannot connect to %.300s: %s (%s)", address->text,
+    snprintf(why, KVC_TRANSPORT_WHY_BYTES, "cannot connect to %.300s: %s (%s)", address->text,
              strerror(error), remedy(error));
     return KVARN_PEER_LOST;
 }
@@ -55,7 +55,7 @@ static int connect_until(int fd, const struct sockaddr *to, socklen_t length, ui
 {
     while (connect(fd, to, length) != 0) {
         if (errno == EAGAIN) { /* a Unix socket whose backlog is full never becomes pollable */
-            if (kvarn_now_ns() >= deadline_ns)
+            if (kvc_now_ns() >= deadline_ns)
                 return ETIMEDOUT;
             nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
             continue;
@@ -64,8 +64,8 @@ static int connect_until(int fd, const struct sockaddr *to, socklen_t length, ui
             return 0;
         if (errno != EINPROGRESS && errno != EINTR && errno != EALREADY)
             return errno;
-        struct kvarn_transport waiting = {.fd = fd};
-        if (!kvarn_transport_poll(&waiting, POLLOUT, deadline_ns))
+        struct kvc_transport waiting = {.fd = fd};
+        if (!kvc_transport_poll(&waiting, POLLOUT, deadline_ns))
             return ETIMEDOUT;
         int error = 0;
         socklen_t size = sizeof error;
@@ -76,8 +76,8 @@ static int connect_until(int fd, const struct sockaddr *to, socklen_t length, ui
     return 0;
 }
 
-static kvarn_status open_unix(struct kvarn_transport *transport,
-                              const struct kvarn_address *address, uint64_t deadline_ns, char *why)
+static kvarn_status open_unix(struct kvc_transport *transport, const struct kvc_address *address,
+                              uint64_t deadline_ns, char *why)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -96,7 +96,7 @@ static kvarn_status open_unix(struct kvarn_transport *transport,
     return KVARN_OK;
 }
 
-static kvarn_status open_tcp(struct kvarn_transport *transport, const struct kvarn_address *address,
+static kvarn_status open_tcp(struct kvc_transport *transport, const struct kvc_address *address,
                              uint64_t deadline_ns, char *why)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
@@ -104,7 +104,7 @@ static kvarn_status open_tcp(struct kvarn_transport *transport, const struct kva
     int error = getaddrinfo(address->host, address->port, &hints, &found);
 
     if (error) {
-        snprintf(why, KVARN_TRANSPORT_WHY_BYTES, "cannot connect to %.300s: host \"%.200s\": %s",
+        snprintf(why, KVC_TRANSPORT_WHY_BYTES, "cannot connect to %.300s: host \"%.200s\": %s",
                  address->text, address->host, gai_strerror(error));
         return KVARN_PEER_LOST;
     }
@@ -132,21 +132,20 @@ static kvarn_status open_tcp(struct kvarn_transport *transport, const struct kva
     return error ? refused(address, error, why) : KVARN_OK;
 }
 
-kvarn_status kvarn_transport_open(struct kvarn_transport *transport,
-                                  const struct kvarn_address *address,
-                                  const struct kvarn_spawn_options *spawn, uint64_t deadline_ns,
-                                  char why[KVARN_TRANSPORT_WHY_BYTES])
+kvarn_status kvc_transport_open(struct kvc_transport *transport, const struct kvc_address *address,
+                                const struct kvc_spawn_options *spawn, uint64_t deadline_ns,
+                                char why[KVC_TRANSPORT_WHY_BYTES])
 {
-    *transport = (struct kvarn_transport){.fd = -1};
+    *transport = (struct kvc_transport){.fd = -1};
     why[0] = '\0';
     switch (address->kind) {
-    case KVARN_ADDRESS_UNIX:
+    case KVC_ADDRESS_UNIX:
         return open_unix(transport, address, deadline_ns, why);
-    case KVARN_ADDRESS_TCP:
+    case KVC_ADDRESS_TCP:
         return open_tcp(transport, address, deadline_ns, why);
-    case KVARN_ADDRESS_SPAWN:
-        return kvarn_spawn_start(spawn->kvarnd_path, spawn->pool, &transport->fd, &transport->child,
-                                 why, KVARN_TRANSPORT_WHY_BYTES);
+    case KVC_ADDRESS_SPAWN:
+        return kvc_spawn_start(spawn->kvarnd_path, spawn->pool, &transport->fd, &transport->child,
+                               why, KVC_TRANSPORT_WHY_BYTES);
     }
     return KVARN_INTERNAL;
 }

@@ -6,18 +6,18 @@
 #include <string.h>
 
 static kvarn_status make(struct kvarn_client *client, uint8_t op, size_t room,
-                         kvarn_reply_fn *on_reply, struct kvarn_call **call)
+                         kvc_reply_fn *on_reply, struct kvarn_call **call)
 {
-    *call = kvarn_call_new(op, room, 0);
+    *call = kvc_call_new(op, room, 0);
     if (!*call)
-        return kvarn_client_no_memory(client);
+        return kvc_client_no_memory(client);
     (*call)->on_reply = on_reply;
     return KVARN_OK;
 }
 
 /* ---- PING */
 
-static kvarn_status reply_ping(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_ping(struct kvarn_call *call, const struct kvc_reply *reply,
                                const char **why)
 {
     struct kvw_ping_reply in;
@@ -26,8 +26,8 @@ static kvarn_status reply_ping(struct kvarn_call *call, const struct kvarn_reply
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
-    if (kvarn_call_succeeded(call) && in.echo != call->echo) {
+    kvc_call_take_result(call, &in.result);
+    if (kvc_call_succeeded(call) && in.echo != call->echo) {
         *why = "PING: the echo is not what was sent";
         return KVARN_BAD_FRAME;
     }
@@ -36,23 +36,23 @@ static kvarn_status reply_ping(struct kvarn_call *call, const struct kvarn_reply
 
 static kvarn_status plan_ping(struct kvarn_client *client, void *args, struct kvarn_call **call)
 {
-    kvarn_status status = make(client, KVW_PING, KVARN_METADATA_ROOM, reply_ping, call);
+    kvarn_status status = make(client, KVW_PING, KVC_METADATA_ROOM, reply_ping, call);
 
     (void)args;
     if (!*call)
         return status;
-    struct kvw_ping ping = {.echo = kvarn_now_ns()};
+    struct kvw_ping ping = {.echo = kvc_now_ns()};
     (*call)->echo = ping.echo;
-    kvarn_call_set_metadata(
-        *call, kvw_ping_encode(kvarn_call_metadata(*call), KVARN_METADATA_ROOM, &ping));
+    kvc_call_set_metadata(*call,
+                          kvw_ping_encode(kvc_call_metadata(*call), KVC_METADATA_ROOM, &ping));
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(ping, kvarn_ping_args, KVW_PING, plan_ping)
+KVC_DEFINE_OPERATION(ping, kvarn_ping_args, KVW_PING, plan_ping)
 
 /* ---- STATS */
 
-static kvarn_status reply_stats(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_stats(struct kvarn_call *call, const struct kvc_reply *reply,
                                 const char **why)
 {
     kvarn_stats_args *args = call->args;
@@ -62,7 +62,7 @@ static kvarn_status reply_stats(struct kvarn_call *call, const struct kvarn_repl
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
+    kvc_call_take_result(call, &in.result);
     args->count = in.count;
     for (size_t i = 0; i < in.count && i < args->capacity; i++) {
         snprintf(args->metrics[i].name, sizeof args->metrics[i].name, "%s", in.metrics[i].name);
@@ -77,15 +77,15 @@ static kvarn_status plan_stats(struct kvarn_client *client, void *args_, struct 
     const struct kvw_stats stats = {0};
 
     if (!args->metrics && args->capacity > 0)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "stats: metrics is NULL");
-    kvarn_status status = make(client, KVW_STATS, KVARN_METADATA_ROOM, reply_stats, call);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "stats: metrics is NULL");
+    kvarn_status status = make(client, KVW_STATS, KVC_METADATA_ROOM, reply_stats, call);
     if (status == KVARN_OK)
-        kvarn_call_set_metadata(
-            *call, kvw_stats_encode(kvarn_call_metadata(*call), KVARN_METADATA_ROOM, &stats));
+        kvc_call_set_metadata(
+            *call, kvw_stats_encode(kvc_call_metadata(*call), KVC_METADATA_ROOM, &stats));
     return status;
 }
 
-KVARN_DEFINE_OPERATION(stats, kvarn_stats_args, KVW_STATS, plan_stats)
+KVC_DEFINE_OPERATION(stats, kvarn_stats_args, KVW_STATS, plan_stats)
 
 /* ---- LIST */
 
@@ -106,7 +106,7 @@ static void copy_space(kvarn_space_info *out, const struct kvw_space_info *in)
     out->sequences = in->sequences;
 }
 
-static kvarn_status reply_list(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_list(struct kvarn_call *call, const struct kvc_reply *reply,
                                const char **why)
 {
     kvarn_list_args *args = call->args;
@@ -116,7 +116,7 @@ static kvarn_status reply_list(struct kvarn_call *call, const struct kvarn_reply
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
+    kvc_call_take_result(call, &in.result);
     args->count = in.count;
     for (size_t i = 0; i < in.count && i < args->capacity; i++)
         copy_space(&args->spaces[i], &in.spaces[i]);
@@ -128,15 +128,15 @@ static kvarn_status plan_list(struct kvarn_client *client, void *args_, struct k
     const kvarn_list_args *args = args_;
 
     if (!args->spaces && args->capacity > 0)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "list: spaces is NULL");
-    return make(client, KVW_LIST, KVARN_METADATA_ROOM, reply_list, call);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "list: spaces is NULL");
+    return make(client, KVW_LIST, KVC_METADATA_ROOM, reply_list, call);
 }
 
-KVARN_DEFINE_OPERATION(list, kvarn_list_args, KVW_LIST, plan_list)
+KVC_DEFINE_OPERATION(list, kvarn_list_args, KVW_LIST, plan_list)
 
 /* ---- DRAIN */
 
-static kvarn_status reply_result(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_result(struct kvarn_call *call, const struct kvc_reply *reply,
                                  const char **why)
 {
     struct kvw_result in;
@@ -144,7 +144,7 @@ static kvarn_status reply_result(struct kvarn_call *call, const struct kvarn_rep
         kvw_result_decode(&in, reply->metadata, reply->metadata_bytes, reply->arena, why);
 
     if (status == KVARN_OK)
-        kvarn_call_take_result(call, &in);
+        kvc_call_take_result(call, &in);
     return status;
 }
 
@@ -152,12 +152,12 @@ static kvarn_status plan_drain(struct kvarn_client *client, void *args_, struct 
 {
     const kvarn_drain_args *args = args_;
     const struct kvw_drain drain = {.grace_ms = args->grace_ms};
-    kvarn_status status = make(client, KVW_DRAIN, KVARN_METADATA_ROOM, reply_result, call);
+    kvarn_status status = make(client, KVW_DRAIN, KVC_METADATA_ROOM, reply_result, call);
 
     if (status == KVARN_OK)
-        kvarn_call_set_metadata(
-            *call, kvw_drain_encode(kvarn_call_metadata(*call), KVARN_METADATA_ROOM, &drain));
+        kvc_call_set_metadata(
+            *call, kvw_drain_encode(kvc_call_metadata(*call), KVC_METADATA_ROOM, &drain));
     return status;
 }
 
-KVARN_DEFINE_OPERATION(drain, kvarn_drain_args, KVW_DRAIN, plan_drain)
+KVC_DEFINE_OPERATION(drain, kvarn_drain_args, KVW_DRAIN, plan_drain)

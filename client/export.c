@@ -5,18 +5,18 @@
 
 /* ---- EXPORT */
 
-static kvarn_status reply_export(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_export(struct kvarn_call *call, const struct kvc_reply *reply,
                                  const char **why)
 {
     const kvarn_export_args *args = call->args;
-    kvarn_status status = kvarn_blocks_reply(call, reply, why);
+    kvarn_status status = kvc_blocks_reply(call, reply, why);
 
     if (status != KVARN_OK || reply->payload_bytes < call->table_bytes)
         return status;
     uint64_t bytes = reply->payload_bytes - call->table_bytes;
     uint64_t kept = bytes < args->bytes_capacity ? bytes : args->bytes_capacity;
-    kvarn_call_add_place(call, args->bytes, kept);
-    kvarn_call_add_place(call, NULL, bytes - kept);
+    kvc_call_add_place(call, args->bytes, kept);
+    kvc_call_add_place(call, NULL, bytes - kept);
     return KVARN_OK;
 }
 
@@ -27,18 +27,18 @@ static kvarn_status finish_export(struct kvarn_call *call, const char **why)
 
     for (size_t i = 0; i < call->rows; i++) {
         struct kvw_put_row row = {0};
-        if (kvarn_call_has_table(call))
+        if (kvc_call_has_table(call))
             kvw_put_row_load(&row, call->table + i * KVW_PUT_ROW_BYTES);
-        if (!kvarn_add(bytes, row.bytes, &bytes)) {
+        if (!kvc_add(bytes, row.bytes, &bytes)) {
             *why = "EXPORT: block sizes that overflow";
             return KVARN_BAD_FRAME;
         }
-        kvarn_status missing = kvarn_call_succeeded(call) ? KVARN_NOT_FOUND : call->status;
+        kvarn_status missing = kvc_call_succeeded(call) ? KVARN_NOT_FOUND : call->status;
         args->results[i] = (kvarn_block_result){.status = row.bytes ? KVARN_OK : missing,
                                                 .kind = (kvarn_block_kind)row.kind,
                                                 .digest = row.digest};
     }
-    uint64_t came = kvarn_call_has_table(call) ? call->payload_bytes - call->table_bytes : 0;
+    uint64_t came = kvc_call_has_table(call) ? call->payload_bytes - call->table_bytes : 0;
     if (bytes != came) {
         *why = "EXPORT: the blocks' sizes do not add up to the payload";
         return KVARN_BAD_FRAME;
@@ -57,24 +57,24 @@ static kvarn_status finish_export(struct kvarn_call *call, const char **why)
 static kvarn_status plan_export(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
     kvarn_export_args *args = args_;
-    kvarn_status status = kvarn_blocks_check(client, "export", args->keys, args->count);
+    kvarn_status status = kvc_blocks_check(client, "export", args->keys, args->count);
 
     if (status != KVARN_OK)
         return status;
     if (!args->results || (!args->bytes && args->bytes_capacity > 0))
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "export: %s is NULL",
-                                 args->results ? "bytes" : "results");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "export: %s is NULL",
+                               args->results ? "bytes" : "results");
     struct kvw_blocks blocks = {.space = args->space, .block_count = (uint32_t)args->count};
-    status = kvarn_blocks_new(client, KVW_EXPORT, &blocks, 0, args->count, KVW_PUT_ROW_BYTES, call);
+    status = kvc_blocks_new(client, KVW_EXPORT, &blocks, 0, args->count, KVW_PUT_ROW_BYTES, call);
     if (status != KVARN_OK)
         return status;
-    kvarn_call_add_part(*call, args->keys, args->count * sizeof *args->keys);
+    kvc_call_add_part(*call, args->keys, args->count * sizeof *args->keys);
     (*call)->on_reply = reply_export;
     (*call)->on_finish = finish_export;
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(export, kvarn_export_args, KVW_EXPORT, plan_export)
+KVC_DEFINE_OPERATION(export, kvarn_export_args, KVW_EXPORT, plan_export)
 
 /* ---- IMPORT */
 
@@ -83,60 +83,59 @@ static kvarn_status finish_import(struct kvarn_call *call, const char **why)
     kvarn_import_args *args = call->args;
 
     (void)why;
-    kvarn_blocks_results(call, args->results);
+    kvc_blocks_results(call, args->results);
     args->stored = (size_t)call->matched;
     return KVARN_OK;
 }
 
 /* Sizes of the blocks, one by one. */
 static kvarn_status check_import(struct kvarn_client *client, const kvarn_import_args *args,
-                                 const struct kvarn_space *space)
+                                 const struct kvc_space *space)
 {
     uint64_t bytes = 0;
 
     if (!args->blocks || !args->bytes)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "import_blocks: %s is NULL",
-                                 args->blocks ? "bytes" : "blocks");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "import_blocks: %s is NULL",
+                               args->blocks ? "bytes" : "blocks");
     for (size_t i = 0; i < args->count; i++) {
         kvarn_block_kind kind = args->blocks[i].kind;
         if (kind != KVARN_BLOCK_TILE && kind != KVARN_BLOCK_EXACT)
-            return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                     "import_blocks: blocks[%zu].kind is %d: leave out blocks that "
-                                     "export did not find",
-                                     i, (int)kind);
+            return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                                   "import_blocks: blocks[%zu].kind is %d: leave out blocks that "
+                                   "export did not find",
+                                   i, (int)kind);
         uint64_t size =
             kind == KVARN_BLOCK_TILE ? space->tile_block_bytes : space->exact_block_bytes;
-        if (!kvarn_add(bytes, size, &bytes))
+        if (!kvc_add(bytes, size, &bytes))
             bytes = UINT64_MAX;
     }
     if (bytes != args->bytes_count)
-        return kvarn_client_fail(
-            client, KVARN_INVALID_SHAPE,
-            "import_blocks: bytes_count is %zu, %zu blocks of these kinds have "
-            "%llu",
-            args->bytes_count, args->count, (unsigned long long)bytes);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "import_blocks: bytes_count is %zu, %zu blocks of these kinds have "
+                               "%llu",
+                               args->bytes_count, args->count, (unsigned long long)bytes);
     return KVARN_OK;
 }
 
 static kvarn_status plan_import(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
     kvarn_import_args *args = args_;
-    kvarn_status status = kvarn_blocks_check(client, "import_blocks", args->keys, args->count);
+    kvarn_status status = kvc_blocks_check(client, "import_blocks", args->keys, args->count);
 
     if (status != KVARN_OK)
         return status;
-    const struct kvarn_space *space = kvarn_client_space(client, args->space);
+    const struct kvc_space *space = kvc_client_space(client, args->space);
     if (!space)
         return KVARN_NOT_FOUND;
     status = check_import(client, args, space);
     if (status != KVARN_OK)
         return status;
     struct kvw_blocks blocks = {.space = args->space, .block_count = (uint32_t)args->count};
-    status = kvarn_blocks_new(client, KVW_IMPORT, &blocks, args->count * KVW_PUT_ROW_BYTES,
-                              args->count, KVW_BLOCK_STATUS_BYTES, call);
+    status = kvc_blocks_new(client, KVW_IMPORT, &blocks, args->count * KVW_PUT_ROW_BYTES,
+                            args->count, KVW_BLOCK_STATUS_BYTES, call);
     if (status != KVARN_OK)
         return status;
-    uint8_t *table = kvarn_call_append(*call, args->count * KVW_PUT_ROW_BYTES);
+    uint8_t *table = kvc_call_append(*call, args->count * KVW_PUT_ROW_BYTES);
     for (size_t i = 0; i < args->count; i++) {
         bool tile = args->blocks[i].kind == KVARN_BLOCK_TILE;
         struct kvw_put_row row = {
@@ -148,9 +147,9 @@ static kvarn_status plan_import(struct kvarn_client *client, void *args_, struct
         };
         kvw_put_row_store(table + i * KVW_PUT_ROW_BYTES, &row);
     }
-    kvarn_call_add_part(*call, args->bytes, args->bytes_count);
+    kvc_call_add_part(*call, args->bytes, args->bytes_count);
     (*call)->on_finish = finish_import;
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(import_blocks, kvarn_import_args, KVW_IMPORT, plan_import)
+KVC_DEFINE_OPERATION(import_blocks, kvarn_import_args, KVW_IMPORT, plan_import)

@@ -10,21 +10,21 @@ struct args_head {
     uint32_t deadline_ms;
 };
 
-static kvarn_status check(struct kvarn_client *client, const struct kvarn_operation *operation,
+static kvarn_status check(struct kvarn_client *client, const struct kvc_operation *operation,
                           const struct args_head *args)
 {
     if (!args)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: args is NULL", operation->name);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: args is NULL", operation->name);
     if (args->size < operation->args_bytes)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "%s: args.size is %zu, at least %zu is needed: begin with the "
-                                 "struct's _INIT macro",
-                                 operation->name, args->size, operation->args_bytes);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "%s: args.size is %zu, at least %zu is needed: begin with the "
+                               "struct's _INIT macro",
+                               operation->name, args->size, operation->args_bytes);
     if (!client->session)
-        return kvarn_client_fail(client, KVARN_PEER_LOST, "%s: not connected", operation->name);
-    if (client->session->state == KVARN_SESSION_BROKEN)
-        return kvarn_client_fail(client, KVARN_PEER_LOST, "%s: %s", operation->name,
-                                 client->session->why);
+        return kvc_client_fail(client, KVARN_PEER_LOST, "%s: not connected", operation->name);
+    if (client->session->state == KVC_SESSION_BROKEN)
+        return kvc_client_fail(client, KVARN_PEER_LOST, "%s: %s", operation->name,
+                               client->session->why);
     return KVARN_OK;
 }
 
@@ -39,9 +39,8 @@ static uint32_t wire_deadline(uint32_t deadline_ms)
     return deadline_ms > UINT32_MAX / 1000 ? UINT32_MAX : deadline_ms * 1000;
 }
 
-static kvarn_status start_until(struct kvarn_client *client,
-                                const struct kvarn_operation *operation, void *args,
-                                uint64_t deadline_ns, struct kvarn_call **call)
+static kvarn_status start_until(struct kvarn_client *client, const struct kvc_operation *operation,
+                                void *args, uint64_t deadline_ns, struct kvarn_call **call)
 {
     uint32_t deadline_ms = deadline_of(client, args);
 
@@ -54,26 +53,25 @@ static kvarn_status start_until(struct kvarn_client *client,
     }
     (*call)->client = client;
     (*call)->args = args;
-    status = kvarn_session_start(client->session, *call, deadline_ns, wire_deadline(deadline_ms));
+    status = kvc_session_start(client->session, *call, deadline_ns, wire_deadline(deadline_ms));
     if (status != KVARN_OK) {
-        kvarn_client_fail(client, status, "%s: %s", operation->name, (*call)->text);
+        kvc_client_fail(client, status, "%s: %s", operation->name, (*call)->text);
         free(*call);
         *call = NULL;
         return status;
     }
     /* A connection that is lost here ends the call, which says so itself. */
-    kvarn_transport_send(&client->transport, client->session);
+    kvc_transport_send(&client->transport, client->session);
     return KVARN_OK;
 }
 
 static uint64_t deadline_from_now(uint32_t deadline_ms)
 {
-    return kvarn_now_ns() + (uint64_t)deadline_ms * 1000000u;
+    return kvc_now_ns() + (uint64_t)deadline_ms * 1000000u;
 }
 
-kvarn_status kvarn_client_start(struct kvarn_client *client,
-                                const struct kvarn_operation *operation, void *args,
-                                struct kvarn_call **call)
+kvarn_status kvc_client_start(struct kvarn_client *client, const struct kvc_operation *operation,
+                              void *args, struct kvarn_call **call)
 {
     if (call)
         *call = NULL;
@@ -83,33 +81,32 @@ kvarn_status kvarn_client_start(struct kvarn_client *client,
     if (status != KVARN_OK)
         return status;
     if (!call)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: call is NULL", operation->name);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: call is NULL", operation->name);
     return start_until(client, operation, args, deadline_from_now(deadline_of(client, args)), call);
 }
 
 /* One turn of a blocking wait. False: until_ns has passed. */
 static bool turn(struct kvarn_client *client, uint64_t until_ns)
 {
-    struct kvarn_session *session = client->session;
-    bool ready =
-        kvarn_transport_poll(&client->transport, kvarn_transport_events(session), until_ns);
+    struct kvc_session *session = client->session;
+    bool ready = kvc_transport_poll(&client->transport, kvc_transport_events(session), until_ns);
 
     if (ready)
-        kvarn_transport_pump(&client->transport, session);
-    kvarn_session_expire(session, kvarn_now_ns());
+        kvc_transport_pump(&client->transport, session);
+    kvc_session_expire(session, kvc_now_ns());
     return ready;
 }
 
 static void say_failure(struct kvarn_client *client, const char *name,
                         const struct kvarn_call *call)
 {
-    kvarn_client_fail(client, call->status, "%s: %s", name,
-                      call->text[0] ? call->text : kvarn_status_text(call->status));
+    kvc_client_fail(client, call->status, "%s: %s", name,
+                    call->text[0] ? call->text : kvarn_status_text(call->status));
     client->retry_after_us = call->retry_after_us;
 }
 
-kvarn_status kvarn_client_run(struct kvarn_client *client, const struct kvarn_operation *operation,
-                              void *args)
+kvarn_status kvc_client_run(struct kvarn_client *client, const struct kvc_operation *operation,
+                            void *args)
 {
     struct kvarn_call *call = NULL;
 
@@ -120,16 +117,16 @@ kvarn_status kvarn_client_run(struct kvarn_client *client, const struct kvarn_op
         return status;
     uint64_t deadline_ns = deadline_from_now(deadline_of(client, args));
     /* Other calls may fill the connection; the blocking form waits for one of them. */
-    while (!kvarn_session_has_room(client->session) &&
-           client->session->state == KVARN_SESSION_OPEN && turn(client, deadline_ns))
+    while (!kvc_session_has_room(client->session) && client->session->state == KVC_SESSION_OPEN &&
+           turn(client, deadline_ns))
         continue;
     status = start_until(client, operation, args, deadline_ns, &call);
     if (status != KVARN_OK)
         return status;
-    while (call->state != KVARN_CALL_DONE)
+    while (call->state != KVC_CALL_DONE)
         turn(client, deadline_ns);
     status = call->status;
-    if (!kvarn_call_succeeded(call))
+    if (!kvc_call_succeeded(call))
         say_failure(client, operation->name, call);
     free(call);
     return status;
@@ -137,14 +134,14 @@ kvarn_status kvarn_client_run(struct kvarn_client *client, const struct kvarn_op
 
 int kvarn_call_done(const kvarn_call *call)
 {
-    return !call || call->state == KVARN_CALL_DONE;
+    return !call || call->state == KVC_CALL_DONE;
 }
 
 kvarn_status kvarn_call_wait(kvarn_call *call, int timeout_ms)
 {
     if (!call)
         return KVARN_INVALID_SHAPE;
-    if (call->state == KVARN_CALL_DONE)
+    if (call->state == KVC_CALL_DONE)
         return call->status;
     struct kvarn_client *client = call->client;
     uint64_t until_ns = call->deadline_ns;
@@ -152,11 +149,11 @@ kvarn_status kvarn_call_wait(kvarn_call *call, int timeout_ms)
         uint64_t limit = deadline_from_now((uint32_t)timeout_ms);
         until_ns = limit < until_ns ? limit : until_ns;
     }
-    while (call->state != KVARN_CALL_DONE) {
-        if (!turn(client, until_ns) && call->state != KVARN_CALL_DONE)
+    while (call->state != KVC_CALL_DONE) {
+        if (!turn(client, until_ns) && call->state != KVC_CALL_DONE)
             return KVARN_RETRY;
     }
-    if (!kvarn_call_succeeded(call))
+    if (!kvc_call_succeeded(call))
         say_failure(client, kvw_op_name(call->op), call);
     return call->status;
 }
@@ -165,22 +162,22 @@ kvarn_status kvarn_call_status(const kvarn_call *call)
 {
     if (!call)
         return KVARN_INVALID_SHAPE;
-    return call->state == KVARN_CALL_DONE ? call->status : KVARN_RETRY;
+    return call->state == KVC_CALL_DONE ? call->status : KVARN_RETRY;
 }
 
 const char *kvarn_call_text(const kvarn_call *call)
 {
-    return call && call->state == KVARN_CALL_DONE ? call->text : "";
+    return call && call->state == KVC_CALL_DONE ? call->text : "";
 }
 
 uint32_t kvarn_call_retry_after_us(const kvarn_call *call)
 {
-    return call && call->state == KVARN_CALL_DONE ? call->retry_after_us : 0;
+    return call && call->state == KVC_CALL_DONE ? call->retry_after_us : 0;
 }
 
 uint64_t kvarn_call_device_ns(const kvarn_call *call)
 {
-    return call && call->state == KVARN_CALL_DONE ? call->device_ns : 0;
+    return call && call->state == KVC_CALL_DONE ? call->device_ns : 0;
 }
 
 void kvarn_call_free(kvarn_call **call)
@@ -188,7 +185,7 @@ void kvarn_call_free(kvarn_call **call)
     if (!call || !*call)
         return;
     if ((*call)->session)
-        kvarn_session_abandon((*call)->session, *call);
+        kvc_session_abandon((*call)->session, *call);
     free(*call);
     *call = NULL;
 }

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-bool kvarn_rows_bytes(const struct kvarn_rows *rows, uint64_t *bytes)
+bool kvc_rows_bytes(const struct kvc_rows *rows, uint64_t *bytes)
 {
-    return kvarn_mul(rows->layers, rows->blocks, bytes) && kvarn_mul(*bytes, rows->tokens, bytes) &&
-           kvarn_mul(*bytes, rows->heads, bytes) && kvarn_mul(*bytes, rows->row_bytes, bytes) &&
+    return kvc_mul(rows->layers, rows->blocks, bytes) && kvc_mul(*bytes, rows->tokens, bytes) &&
+           kvc_mul(*bytes, rows->heads, bytes) && kvc_mul(*bytes, rows->row_bytes, bytes) &&
            *bytes <= SIZE_MAX / 4;
 }
 
@@ -15,11 +15,11 @@ static bool add_extent(uint64_t *span, uint64_t count, uint64_t stride)
 {
     uint64_t extent;
 
-    return kvarn_mul(count - 1, stride, &extent) && kvarn_add(*span, extent, span);
+    return kvc_mul(count - 1, stride, &extent) && kvc_add(*span, extent, span);
 }
 
 /* Bytes from the first row's first byte to the last row's last one. */
-static bool span_of(const struct kvarn_rows *rows, const kvarn_strides *strides, uint64_t *span)
+static bool span_of(const struct kvc_rows *rows, const kvarn_strides *strides, uint64_t *span)
 {
     *span = rows->row_bytes;
     return add_extent(span, rows->layers, strides->layer) &&
@@ -30,19 +30,19 @@ static bool span_of(const struct kvarn_rows *rows, const kvarn_strides *strides,
 
 static kvarn_status too_big(struct kvarn_client *client, const char *name)
 {
-    return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                             "%s: the rows span more bytes than an address space has: check the "
-                             "counts and strides",
-                             name);
+    return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                           "%s: the rows span more bytes than an address space has: check the "
+                           "counts and strides",
+                           name);
 }
 
 static kvarn_status plan_dense(struct kvarn_client *client, const char *name,
-                               const struct kvarn_rows *rows, const void *k, const void *v,
-                               struct kvarn_rows_plan *out)
+                               const struct kvc_rows *rows, const void *k, const void *v,
+                               struct kvc_rows_plan *out)
 {
     uint64_t bytes;
 
-    if (!kvarn_rows_bytes(rows, &bytes))
+    if (!kvc_rows_bytes(rows, &bytes))
         return too_big(client, name);
     out->parts[0] = (struct iovec){.iov_base = (void *)(uintptr_t)k, .iov_len = (size_t)bytes};
     out->parts[1] = (struct iovec){.iov_base = (void *)(uintptr_t)v, .iov_len = (size_t)bytes};
@@ -50,16 +50,15 @@ static kvarn_status plan_dense(struct kvarn_client *client, const char *name,
     return KVARN_OK;
 }
 
-kvarn_status kvarn_rows_plan(struct kvarn_client *client, const char *name,
-                             const struct kvarn_rows *rows, const void *k, const void *v,
-                             const kvarn_strides *strides, struct kvarn_rows_plan *out)
+kvarn_status kvc_rows_plan(struct kvarn_client *client, const char *name,
+                           const struct kvc_rows *rows, const void *k, const void *v,
+                           const kvarn_strides *strides, struct kvc_rows_plan *out)
 {
     uint64_t span;
 
     memset(out, 0, sizeof *out);
     if (!k || !v)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s is NULL", name,
-                                 k ? "v" : "k");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s is NULL", name, k ? "v" : "k");
     if (!strides)
         return plan_dense(client, name, rows, k, v, out);
     if (!span_of(rows, strides, &span))
@@ -88,8 +87,8 @@ kvarn_status kvarn_rows_plan(struct kvarn_client *client, const char *name,
     return KVARN_OK;
 }
 
-void kvarn_rows_pack(const struct kvarn_rows *rows, const void *from, const kvarn_strides *strides,
-                     uint8_t *out)
+void kvc_rows_pack(const struct kvc_rows *rows, const void *from, const kvarn_strides *strides,
+                   uint8_t *out)
 {
     const uint8_t *base = from;
 

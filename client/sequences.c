@@ -6,7 +6,7 @@
 
 /* ---- what all share */
 
-static kvarn_status sequences_reply(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status sequences_reply(struct kvarn_call *call, const struct kvc_reply *reply,
                                     const char **why)
 {
     struct kvw_sequences_reply in;
@@ -15,7 +15,7 @@ static kvarn_status sequences_reply(struct kvarn_call *call, const struct kvarn_
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
+    kvc_call_take_result(call, &in.result);
     call->device_ns = in.device_ns;
     if (reply->payload_bytes > 0 && in.sequence_count != call->rows) {
         *why = "a reply with another number of sequences than its request";
@@ -33,7 +33,7 @@ static kvarn_status sequences_finish(struct kvarn_call *call, const char **why)
     (void)why;
     for (size_t i = 0; i < call->rows; i++) {
         struct kvw_seq_status row;
-        if (!kvarn_call_has_table(call)) {
+        if (!kvc_call_has_table(call)) {
             seqs[i].status = call->status;
             continue;
         }
@@ -58,14 +58,14 @@ static kvarn_status make(struct kvarn_client *client, const struct seq_shape *sh
                          struct kvarn_call **call)
 {
     size_t table = shape->request_rows * KVW_SEQ_ROW_BYTES;
-    struct kvarn_call *made = kvarn_call_new(shape->op, KVARN_METADATA_ROOM + table + shape->spare,
-                                             shape->reply_rows * KVW_SEQ_STATUS_BYTES);
+    struct kvarn_call *made = kvc_call_new(shape->op, KVC_METADATA_ROOM + table + shape->spare,
+                                           shape->reply_rows * KVW_SEQ_STATUS_BYTES);
 
     if (!made)
-        return kvarn_client_no_memory(client);
-    kvarn_call_set_metadata(
-        made, kvw_sequences_encode(kvarn_call_metadata(made), KVARN_METADATA_ROOM, meta));
-    uint8_t *at = kvarn_call_append(made, table);
+        return kvc_client_no_memory(client);
+    kvc_call_set_metadata(made,
+                          kvw_sequences_encode(kvc_call_metadata(made), KVC_METADATA_ROOM, meta));
+    uint8_t *at = kvc_call_append(made, table);
     for (size_t i = 0; i < shape->request_rows; i++) {
         struct kvw_seq_row row = {
             .sequence = seqs[i].sequence,
@@ -79,7 +79,7 @@ static kvarn_status make(struct kvarn_client *client, const struct seq_shape *sh
     made->rows = shape->reply_rows;
     made->on_reply = sequences_reply;
     made->on_finish = sequences_finish;
-    kvarn_call_add_place(made, made->table, made->table_bytes);
+    kvc_call_add_place(made, made->table, made->table_bytes);
     *call = made;
     return KVARN_OK;
 }
@@ -88,12 +88,12 @@ static kvarn_status check_seqs(struct kvarn_client *client, const char *name,
                                const kvarn_seq_args *args)
 {
     if (args->count == 0 || !args->seqs)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s", name,
-                                 args->count == 0 ? "count is 0" : "seqs is NULL");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s", name,
+                               args->count == 0 ? "count is 0" : "seqs is NULL");
     if (args->count > KVW_SEQUENCES_MAX)
-        return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                                 "%s: %zu sequences, at most %d in one call: split it", name,
-                                 args->count, KVW_SEQUENCES_MAX);
+        return kvc_client_fail(client, KVARN_TOO_LARGE,
+                               "%s: %zu sequences, at most %d in one call: split it", name,
+                               args->count, KVW_SEQUENCES_MAX);
     return KVARN_OK;
 }
 
@@ -107,9 +107,9 @@ static uint64_t tokens_of(const kvarn_seq_args *args)
     return tokens;
 }
 
-static struct kvarn_rows rows_of(const struct kvarn_space *space, uint64_t layers, uint64_t tokens)
+static struct kvc_rows rows_of(const struct kvc_space *space, uint64_t layers, uint64_t tokens)
 {
-    return (struct kvarn_rows){
+    return (struct kvc_rows){
         .layers = layers,
         .blocks = 1,
         .tokens = tokens,
@@ -126,10 +126,10 @@ static kvarn_status plan_open(struct kvarn_client *client, void *args_, struct k
     const struct seq_shape shape = {KVW_SEQ_OPEN, 0, 1, 0};
 
     if (!args->seqs)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "sequence_open: seqs is NULL");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "sequence_open: seqs is NULL");
     if (args->key_count > 0) {
         kvarn_status status =
-            kvarn_blocks_check(client, "sequence_open", args->keys, args->key_count);
+            kvc_blocks_check(client, "sequence_open", args->keys, args->key_count);
         if (status != KVARN_OK)
             return status;
     }
@@ -137,11 +137,11 @@ static kvarn_status plan_open(struct kvarn_client *client, void *args_, struct k
         .space = args->space, .sequence_count = 0, .key_count = (uint32_t)args->key_count};
     kvarn_status status = make(client, &shape, &meta, args->seqs, call);
     if (status == KVARN_OK)
-        kvarn_call_add_part(*call, args->keys, args->key_count * sizeof *args->keys);
+        kvc_call_add_part(*call, args->keys, args->key_count * sizeof *args->keys);
     return status;
 }
 
-KVARN_DEFINE_OPERATION(sequence_open, kvarn_seq_args, KVW_SEQ_OPEN, plan_open)
+KVC_DEFINE_OPERATION(sequence_open, kvarn_seq_args, KVW_SEQ_OPEN, plan_open)
 
 /* ---- APPEND */
 
@@ -149,25 +149,25 @@ static kvarn_status plan_append(struct kvarn_client *client, void *args_, struct
 {
     kvarn_seq_args *args = args_;
     struct seq_shape shape = {KVW_SEQ_APPEND, args->count, args->count, 0};
-    struct kvarn_rows_plan plan;
+    struct kvc_rows_plan plan;
 
     kvarn_status status = check_seqs(client, "sequence_append", args);
     if (status != KVARN_OK)
         return status;
-    const struct kvarn_space *space = kvarn_client_space(client, args->space);
+    const struct kvc_space *space = kvc_client_space(client, args->space);
     if (!space)
         return KVARN_NOT_FOUND;
     if (args->layer_begin >= space->layers || args->layer_count > space->layers - args->layer_begin)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "sequence_append: layers %u+%u, the space's shard has %u",
-                                 args->layer_begin, args->layer_count, space->layers);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "sequence_append: layers %u+%u, the space's shard has %u",
+                               args->layer_begin, args->layer_count, space->layers);
     uint32_t layers = args->layer_count ? args->layer_count : space->layers - args->layer_begin;
-    struct kvarn_rows rows = rows_of(space, layers, tokens_of(args));
+    struct kvc_rows rows = rows_of(space, layers, tokens_of(args));
     if (rows.tokens == 0)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "sequence_append: no sequence has new tokens");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "sequence_append: no sequence has new tokens");
     status =
-        kvarn_rows_plan(client, "sequence_append", &rows, args->k, args->v, args->strides, &plan);
+        kvc_rows_plan(client, "sequence_append", &rows, args->k, args->v, args->strides, &plan);
     if (status != KVARN_OK)
         return status;
     plan.layout.block_stride = 0; /* one token axis, no blocks */
@@ -180,24 +180,24 @@ static kvarn_status plan_append(struct kvarn_client *client, void *args_, struct
     };
     status = make(client, &shape, &meta, args->seqs, call);
     for (uint32_t i = 0; status == KVARN_OK && i < plan.part_count; i++)
-        kvarn_call_add_part(*call, plan.parts[i].iov_base, plan.parts[i].iov_len);
+        kvc_call_add_part(*call, plan.parts[i].iov_base, plan.parts[i].iov_len);
     return status;
 }
 
-KVARN_DEFINE_OPERATION(sequence_append, kvarn_seq_args, KVW_SEQ_APPEND, plan_append)
+KVC_DEFINE_OPERATION(sequence_append, kvarn_seq_args, KVW_SEQ_APPEND, plan_append)
 
 /* ---- ATTEND */
 
 /* One layer's new rows. The wire has no layout here, so strided ones are packed into the call: a
  * decode step has one row per sequence. */
 struct attend_plan {
-    struct kvarn_rows rows;
+    struct kvc_rows rows;
     uint64_t rows_bytes, q_bytes, out_bytes, lse_bytes;
     bool packed;
 };
 
 static kvarn_status measure_attend(struct kvarn_client *client, const kvarn_seq_args *args,
-                                   const struct kvarn_space *space, const struct kvw_query *query,
+                                   const struct kvc_space *space, const struct kvw_query *query,
                                    struct attend_plan *plan)
 {
     uint64_t q_tokens = 0;
@@ -205,38 +205,38 @@ static kvarn_status measure_attend(struct kvarn_client *client, const kvarn_seq_
     for (size_t i = 0; i < args->count; i++)
         q_tokens += args->seqs[i].q_tokens;
     if (q_tokens == 0 || !args->q || !args->out)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE, "sequence_attend: %s",
-                                 q_tokens == 0 ? "no sequence has query tokens"
-                                 : args->q     ? "out is NULL"
-                                               : "q is NULL");
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE, "sequence_attend: %s",
+                               q_tokens == 0 ? "no sequence has query tokens"
+                               : args->q     ? "out is NULL"
+                                             : "q is NULL");
     plan->rows = rows_of(space, 1, tokens_of(args));
     plan->packed = plan->rows.tokens > 0 && args->strides;
-    if (!kvarn_rows_bytes(&plan->rows, &plan->rows_bytes))
+    if (!kvc_rows_bytes(&plan->rows, &plan->rows_bytes))
         plan->rows_bytes = UINT64_MAX / 4;
     if (plan->rows_bytes > client->session->peer.payload_max_bytes)
-        return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                                 "sequence_attend: too many new rows for one call");
+        return kvc_client_fail(client, KVARN_TOO_LARGE,
+                               "sequence_attend: too many new rows for one call");
     if (plan->rows.tokens > 0 && (!args->k || !args->v))
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "sequence_attend: %s is NULL and there are new tokens",
-                                 args->k ? "v" : "k");
-    return kvarn_query_bytes(client, "sequence_attend", space, query, q_tokens, &plan->q_bytes,
-                             &plan->out_bytes, &plan->lse_bytes);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "sequence_attend: %s is NULL and there are new tokens",
+                               args->k ? "v" : "k");
+    return kvc_query_bytes(client, "sequence_attend", space, query, q_tokens, &plan->q_bytes,
+                           &plan->out_bytes, &plan->lse_bytes);
 }
 
 static void add_rows(struct kvarn_call *call, const kvarn_seq_args *args,
                      const struct attend_plan *plan)
 {
-    kvarn_call_add_part(call, args->q, (size_t)plan->q_bytes);
+    kvc_call_add_part(call, args->q, (size_t)plan->q_bytes);
     if (!plan->packed) {
-        kvarn_call_add_part(call, args->k, (size_t)plan->rows_bytes);
-        kvarn_call_add_part(call, args->v, (size_t)plan->rows_bytes);
+        kvc_call_add_part(call, args->k, (size_t)plan->rows_bytes);
+        kvc_call_add_part(call, args->v, (size_t)plan->rows_bytes);
         return;
     }
-    uint8_t *k = kvarn_call_spare(call, 2 * (size_t)plan->rows_bytes);
-    kvarn_rows_pack(&plan->rows, args->k, args->strides, k);
-    kvarn_rows_pack(&plan->rows, args->v, args->strides, k + plan->rows_bytes);
-    kvarn_call_add_part(call, k, 2 * (size_t)plan->rows_bytes);
+    uint8_t *k = kvc_call_spare(call, 2 * (size_t)plan->rows_bytes);
+    kvc_rows_pack(&plan->rows, args->k, args->strides, k);
+    kvc_rows_pack(&plan->rows, args->v, args->strides, k + plan->rows_bytes);
+    kvc_call_add_part(call, k, 2 * (size_t)plan->rows_bytes);
 }
 
 static kvarn_status plan_attend(struct kvarn_client *client, void *args_, struct kvarn_call **call)
@@ -249,15 +249,15 @@ static kvarn_status plan_attend(struct kvarn_client *client, void *args_, struct
     kvarn_status status = check_seqs(client, "sequence_attend", args);
     if (status != KVARN_OK)
         return status;
-    const struct kvarn_space *space = kvarn_client_space(client, args->space);
+    const struct kvc_space *space = kvc_client_space(client, args->space);
     if (!space)
         return KVARN_NOT_FOUND;
     if (args->layer_begin >= space->layers)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "sequence_attend: layer_begin is %u, the space's shard has %u",
-                                 args->layer_begin, space->layers);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "sequence_attend: layer_begin is %u, the space's shard has %u",
+                               args->layer_begin, space->layers);
     meta.sequence_count = (uint32_t)args->count;
-    status = kvarn_query_check(client, "sequence_attend", space, &args->query, &meta.query);
+    status = kvc_query_check(client, "sequence_attend", space, &args->query, &meta.query);
     if (status == KVARN_OK)
         status = measure_attend(client, args, space, &meta.query, &plan);
     if (status != KVARN_OK)
@@ -268,12 +268,12 @@ static kvarn_status plan_attend(struct kvarn_client *client, void *args_, struct
     if (status != KVARN_OK)
         return status;
     add_rows(*call, args, &plan);
-    kvarn_call_add_place(*call, args->out, plan.out_bytes);
-    kvarn_call_add_place(*call, args->lse, plan.lse_bytes);
+    kvc_call_add_place(*call, args->out, plan.out_bytes);
+    kvc_call_add_place(*call, args->lse, plan.lse_bytes);
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(sequence_attend, kvarn_seq_args, KVW_SEQ_ATTEND, plan_attend)
+KVC_DEFINE_OPERATION(sequence_attend, kvarn_seq_args, KVW_SEQ_ATTEND, plan_attend)
 
 /* ---- COMMIT, FORK, RELEASE */
 
@@ -285,16 +285,16 @@ static kvarn_status plan_commit(struct kvarn_client *client, void *args_, struct
 
     kvarn_status status = check_seqs(client, "sequence_commit", args);
     if (status == KVARN_OK && args->key_count > 0)
-        status = kvarn_blocks_check(client, "sequence_commit", args->keys, args->key_count);
+        status = kvc_blocks_check(client, "sequence_commit", args->keys, args->key_count);
     if (status != KVARN_OK)
         return status;
     for (size_t i = 0; i < args->count; i++)
         keys += args->seqs[i].keys;
     if (keys != args->key_count)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "sequence_commit: the sequences claim %llu keys and key_count is "
-                                 "%zu",
-                                 (unsigned long long)keys, args->key_count);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "sequence_commit: the sequences claim %llu keys and key_count is "
+                               "%zu",
+                               (unsigned long long)keys, args->key_count);
     struct kvw_sequences meta = {
         .space = args->space,
         .sequence_count = (uint32_t)args->count,
@@ -302,11 +302,11 @@ static kvarn_status plan_commit(struct kvarn_client *client, void *args_, struct
     };
     status = make(client, &shape, &meta, args->seqs, call);
     if (status == KVARN_OK)
-        kvarn_call_add_part(*call, args->keys, args->key_count * sizeof *args->keys);
+        kvc_call_add_part(*call, args->keys, args->key_count * sizeof *args->keys);
     return status;
 }
 
-KVARN_DEFINE_OPERATION(sequence_commit, kvarn_seq_args, KVW_SEQ_COMMIT, plan_commit)
+KVC_DEFINE_OPERATION(sequence_commit, kvarn_seq_args, KVW_SEQ_COMMIT, plan_commit)
 
 static kvarn_status plan_fork(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
@@ -321,7 +321,7 @@ static kvarn_status plan_fork(struct kvarn_client *client, void *args_, struct k
     return make(client, &shape, &meta, args->seqs, call);
 }
 
-KVARN_DEFINE_OPERATION(sequence_fork, kvarn_seq_args, KVW_SEQ_FORK, plan_fork)
+KVC_DEFINE_OPERATION(sequence_fork, kvarn_seq_args, KVW_SEQ_FORK, plan_fork)
 
 static kvarn_status plan_release(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
@@ -335,4 +335,4 @@ static kvarn_status plan_release(struct kvarn_client *client, void *args_, struc
     return make(client, &shape, &meta, args->seqs, call);
 }
 
-KVARN_DEFINE_OPERATION(sequence_release, kvarn_seq_args, KVW_SEQ_RELEASE, plan_release)
+KVC_DEFINE_OPERATION(sequence_release, kvarn_seq_args, KVW_SEQ_RELEASE, plan_release)

@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct kvarn_session *kvarn_session_new(const char *name, uint32_t deadline_us)
+struct kvc_session *kvc_session_new(const char *name, uint32_t deadline_us)
 {
     /* Not zeroed as a whole: 340 KiB of buffers that most sessions touch little of. */
-    struct kvarn_session *session = malloc(sizeof *session);
+    struct kvc_session *session = malloc(sizeof *session);
     if (!session)
         return NULL;
-    memset(session, 0, offsetof(struct kvarn_session, slots));
-    for (uint32_t i = 0; i < KVARN_SLOTS_MAX; i++)
-        session->slots[i] = (struct kvarn_slot){.next_free = (uint16_t)(i + 1)};
+    memset(session, 0, offsetof(struct kvc_session, slots));
+    for (uint32_t i = 0; i < KVC_SLOTS_MAX; i++)
+        session->slots[i] = (struct kvc_slot){.next_free = (uint16_t)(i + 1)};
     session->free_slot = 0;
     session->in_flight = 0;
     session->sequence = 1;
@@ -24,43 +24,43 @@ struct kvarn_session *kvarn_session_new(const char *name, uint32_t deadline_us)
     session->residue = NULL;
     session->residue_bytes = session->residue_sent = 0;
     session->receiving = NULL;
-    session->receiving_slot = KVARN_SLOTS_MAX;
+    session->receiving_slot = KVC_SLOTS_MAX;
     kvw_reader_init(&session->reader, session->metadata, 0);
     kvw_arena_init(&session->arena, session->arena_memory, sizeof session->arena_memory);
 
     session->peer.in_flight_max = 1; /* HELLO alone, until it is answered */
-    session->hello = kvarn_session_hello(name);
-    if (!session->hello || kvarn_session_start(session, session->hello, UINT64_MAX, deadline_us)) {
-        kvarn_session_free(session);
+    session->hello = kvc_session_hello(name);
+    if (!session->hello || kvc_session_start(session, session->hello, UINT64_MAX, deadline_us)) {
+        kvc_session_free(session);
         return NULL;
     }
     return session;
 }
 
-void kvarn_session_free(struct kvarn_session *session)
+void kvc_session_free(struct kvc_session *session)
 {
     if (!session)
         return;
-    if (session->hello && session->hello->state == KVARN_CALL_NEW)
+    if (session->hello && session->hello->state == KVC_CALL_NEW)
         free(session->hello);
-    for (uint32_t i = 0; i < KVARN_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < KVC_SLOTS_MAX; i++)
         free(session->slots[i].call);
     free(session->residue);
     free(session);
 }
 
-bool kvarn_session_has_room(const struct kvarn_session *session)
+bool kvc_session_has_room(const struct kvc_session *session)
 {
-    return session->in_flight < session->peer.in_flight_max && session->free_slot < KVARN_SLOTS_MAX;
+    return session->in_flight < session->peer.in_flight_max && session->free_slot < KVC_SLOTS_MAX;
 }
 
-kvarn_status kvarn_session_start(struct kvarn_session *session, struct kvarn_call *call,
-                                 uint64_t deadline_ns, uint32_t deadline_us)
+kvarn_status kvc_session_start(struct kvc_session *session, struct kvarn_call *call,
+                               uint64_t deadline_ns, uint32_t deadline_us)
 {
-    uint64_t payload = kvarn_call_payload_bytes(call);
+    uint64_t payload = kvc_call_payload_bytes(call);
 
-    assert(call->state == KVARN_CALL_NEW);
-    if (session->state == KVARN_SESSION_BROKEN) {
+    assert(call->state == KVC_CALL_NEW);
+    if (session->state == KVC_SESSION_BROKEN) {
         snprintf(call->text, sizeof call->text, "%.*s", KVW_TEXT_MAX_BYTES, session->why);
         return KVARN_PEER_LOST;
     }
@@ -71,24 +71,24 @@ kvarn_status kvarn_session_start(struct kvarn_session *session, struct kvarn_cal
                  (unsigned long long)payload, (unsigned long long)session->peer.payload_max_bytes);
         return KVARN_TOO_LARGE;
     }
-    if (!kvarn_session_has_room(session)) {
+    if (!kvc_session_has_room(session)) {
         snprintf(call->text, sizeof call->text,
                  "%u calls are in flight, the most for one connection: wait for one of them",
                  session->in_flight);
         return KVARN_RETRY;
     }
     uint16_t index = session->free_slot;
-    struct kvarn_slot *slot = &session->slots[index];
+    struct kvc_slot *slot = &session->slots[index];
     session->free_slot = slot->next_free;
     session->in_flight++;
     /* The index in the low bits finds the slot of a reply; the count above it makes ids unique. */
-    call->request_id = session->sequence++ * KVARN_SLOTS_MAX + index;
-    *slot = (struct kvarn_slot){.request_id = call->request_id, .call = call, .op = call->op};
+    call->request_id = session->sequence++ * KVC_SLOTS_MAX + index;
+    *slot = (struct kvc_slot){.request_id = call->request_id, .call = call, .op = call->op};
 
     call->session = session;
     call->deadline_ns = deadline_ns;
-    call->state = KVARN_CALL_QUEUED;
-    kvarn_call_seal(call, deadline_us);
+    call->state = KVC_CALL_QUEUED;
+    kvc_call_seal(call, deadline_us);
     call->next = NULL;
     *session->queue_end = call;
     session->queue_end = &call->next;
@@ -97,15 +97,15 @@ kvarn_status kvarn_session_start(struct kvarn_session *session, struct kvarn_cal
     return KVARN_OK;
 }
 
-static struct kvarn_slot *slot_of(struct kvarn_session *session, const struct kvarn_call *call)
+static struct kvc_slot *slot_of(struct kvc_session *session, const struct kvarn_call *call)
 {
-    return &session->slots[call->request_id % KVARN_SLOTS_MAX];
+    return &session->slots[call->request_id % KVC_SLOTS_MAX];
 }
 
-void kvarn_session_give_slot(struct kvarn_session *session, struct kvarn_slot *slot)
+void kvc_session_give_slot(struct kvc_session *session, struct kvc_slot *slot)
 {
     assert(session->in_flight > 0);
-    *slot = (struct kvarn_slot){.next_free = session->free_slot};
+    *slot = (struct kvc_slot){.next_free = session->free_slot};
     session->free_slot = (uint16_t)(slot - session->slots);
     session->in_flight--;
 }
@@ -115,7 +115,7 @@ static bool begun(const struct kvarn_call *call)
     return call->part_index > 0 || call->part_sent > 0;
 }
 
-static void unqueue(struct kvarn_session *session, struct kvarn_call *call)
+static void unqueue(struct kvc_session *session, struct kvarn_call *call)
 {
     struct kvarn_call **link = &session->queue;
 
@@ -130,7 +130,7 @@ static void unqueue(struct kvarn_session *session, struct kvarn_call *call)
 
 /* The rest of a frame that went out in part. The daemon must get exactly those bytes, or it would
  * store something else under their key, and the caller's memory may not be read after this. */
-static bool keep_residue(struct kvarn_session *session, const struct kvarn_call *call)
+static bool keep_residue(struct kvc_session *session, const struct kvarn_call *call)
 {
     size_t bytes = 0;
 
@@ -156,7 +156,7 @@ static bool keep_residue(struct kvarn_session *session, const struct kvarn_call 
 
 /* Takes a queued call out of the send queue. False: its frame stands half sent and there is no
  * memory to finish it with. */
-static bool stop_sending(struct kvarn_session *session, struct kvarn_call *call)
+static bool stop_sending(struct kvc_session *session, struct kvarn_call *call)
 {
     bool fine = !begun(call) || keep_residue(session, call);
 
@@ -164,9 +164,9 @@ static bool stop_sending(struct kvarn_session *session, struct kvarn_call *call)
     return fine;
 }
 
-void kvarn_session_done(struct kvarn_call *call, kvarn_status status, const char *text)
+void kvc_session_done(struct kvarn_call *call, kvarn_status status, const char *text)
 {
-    call->state = KVARN_CALL_DONE;
+    call->state = KVC_CALL_DONE;
     call->status = status;
     if (text)
         snprintf(call->text, sizeof call->text, "%.*s", KVW_TEXT_MAX_BYTES, text);
@@ -175,50 +175,50 @@ void kvarn_session_done(struct kvarn_call *call, kvarn_status status, const char
 }
 
 /* Parts the session from the call, whatever the call is doing. */
-static void detach(struct kvarn_session *session, struct kvarn_call *call)
+static void detach(struct kvc_session *session, struct kvarn_call *call)
 {
-    struct kvarn_slot *slot = slot_of(session, call);
-    bool unsent = call->state == KVARN_CALL_QUEUED && !begun(call);
-    bool fine = call->state != KVARN_CALL_QUEUED || stop_sending(session, call);
+    struct kvc_slot *slot = slot_of(session, call);
+    bool unsent = call->state == KVC_CALL_QUEUED && !begun(call);
+    bool fine = call->state != KVC_CALL_QUEUED || stop_sending(session, call);
 
     if (session->receiving == call)
         session->receiving = NULL;
     slot->call = NULL;
     if (unsent) /* the daemon never saw it, so no answer will free the slot */
-        kvarn_session_give_slot(session, slot);
+        kvc_session_give_slot(session, slot);
     if (!fine)
-        kvarn_session_break(session, KVARN_INTERNAL,
-                            "out of memory while a request was half sent; the connection ended");
+        kvc_session_break(session, KVARN_INTERNAL,
+                          "out of memory while a request was half sent; the connection ended");
 }
 
-void kvarn_session_abandon(struct kvarn_session *session, struct kvarn_call *call)
+void kvc_session_abandon(struct kvc_session *session, struct kvarn_call *call)
 {
-    if (call->state != KVARN_CALL_QUEUED && call->state != KVARN_CALL_SENT)
+    if (call->state != KVC_CALL_QUEUED && call->state != KVC_CALL_SENT)
         return;
     detach(session, call);
-    kvarn_session_done(call, KVARN_CANCELLED, "the call was abandoned");
+    kvc_session_done(call, KVARN_CANCELLED, "the call was abandoned");
 }
 
-void kvarn_session_answered(struct kvarn_session *session, struct kvarn_call *call)
+void kvc_session_answered(struct kvc_session *session, struct kvarn_call *call)
 {
-    struct kvarn_slot *slot = slot_of(session, call);
+    struct kvc_slot *slot = slot_of(session, call);
 
     /* A daemon may refuse a request before it has read all of it. */
-    bool fine = call->state != KVARN_CALL_QUEUED || stop_sending(session, call);
-    kvarn_session_give_slot(session, slot);
-    kvarn_session_done(call, call->status, NULL);
+    bool fine = call->state != KVC_CALL_QUEUED || stop_sending(session, call);
+    kvc_session_give_slot(session, slot);
+    kvc_session_done(call, call->status, NULL);
     if (!fine)
-        kvarn_session_break(session, KVARN_INTERNAL,
-                            "out of memory while a request was half sent; the connection ended");
+        kvc_session_break(session, KVARN_INTERNAL,
+                          "out of memory while a request was half sent; the connection ended");
 }
 
-void kvarn_session_expire(struct kvarn_session *session, uint64_t now_ns)
+void kvc_session_expire(struct kvc_session *session, uint64_t now_ns)
 {
     uint64_t earliest = UINT64_MAX;
 
     if (now_ns < session->earliest_deadline)
         return;
-    for (uint32_t i = 0; i < KVARN_SLOTS_MAX; i++) {
+    for (uint32_t i = 0; i < KVC_SLOTS_MAX; i++) {
         struct kvarn_call *call = session->slots[i].call;
         if (!call)
             continue;
@@ -227,17 +227,17 @@ void kvarn_session_expire(struct kvarn_session *session, uint64_t now_ns)
             continue;
         }
         detach(session, call);
-        kvarn_session_done(call, KVARN_DEADLINE,
-                           "no answer before the deadline; raise deadline_ms or send less at once");
+        kvc_session_done(call, KVARN_DEADLINE,
+                         "no answer before the deadline; raise deadline_ms or send less at once");
     }
     session->earliest_deadline = earliest;
 }
 
-void kvarn_session_break(struct kvarn_session *session, kvarn_status status, const char *why)
+void kvc_session_break(struct kvc_session *session, kvarn_status status, const char *why)
 {
-    if (session->state == KVARN_SESSION_BROKEN)
+    if (session->state == KVC_SESSION_BROKEN)
         return;
-    session->state = KVARN_SESSION_BROKEN;
+    session->state = KVC_SESSION_BROKEN;
     session->status = status;
     snprintf(session->why, sizeof session->why, "%s", why);
     session->queue = NULL;
@@ -245,14 +245,14 @@ void kvarn_session_break(struct kvarn_session *session, kvarn_status status, con
     free(session->residue);
     session->residue = NULL;
     session->receiving = NULL;
-    for (uint32_t i = 0; i < KVARN_SLOTS_MAX; i++) {
-        struct kvarn_slot *slot = &session->slots[i];
+    for (uint32_t i = 0; i < KVC_SLOTS_MAX; i++) {
+        struct kvc_slot *slot = &session->slots[i];
         struct kvarn_call *call = slot->call;
 
         slot->call = NULL;
         if (!call)
             continue;
-        kvarn_session_done(call, KVARN_PEER_LOST, session->why);
+        kvc_session_done(call, KVARN_PEER_LOST, session->why);
         if (call == session->hello) {
             session->hello = NULL;
             free(call);
@@ -261,8 +261,7 @@ void kvarn_session_break(struct kvarn_session *session, kvarn_status status, con
     session->earliest_deadline = UINT64_MAX;
 }
 
-size_t kvarn_session_pending(const struct kvarn_session *session, struct iovec *out,
-                             size_t capacity)
+size_t kvc_session_pending(const struct kvc_session *session, struct iovec *out, size_t capacity)
 {
     size_t count = 0;
 
@@ -287,7 +286,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void kvarn_session_sent(struct kvarn_session *session, size_t count)
+void kvc_session_sent(struct kvc_session *session, size_t count)
 {
     if (session->residue) {
         size_t part = min_size(count, session->residue_bytes - session->residue_sent);
@@ -308,7 +307,7 @@ void kvarn_session_sent(struct kvarn_session *session, size_t count)
         call->part_sent = 0;
         if (++call->part_index < call->part_count)
             continue;
-        call->state = KVARN_CALL_SENT;
+        call->state = KVC_CALL_SENT;
         unqueue(session, call);
     }
 }

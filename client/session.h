@@ -5,8 +5,8 @@
  * land straight in the caller's memory. Time comes in as an argument. A reply that is not expected
  * or is malformed breaks the session for good: framing cannot be trusted after it, so every call in
  * flight ends with PEER_LOST and the session keeps the typed reason. Not thread-safe. */
-#ifndef KVARN_SESSION_H
-#define KVARN_SESSION_H
+#ifndef KVC_SESSION_H
+#define KVC_SESSION_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,19 +17,19 @@
 
 #include "client/call.h"
 
-enum kvarn_session_state { KVARN_SESSION_HELLO, KVARN_SESSION_OPEN, KVARN_SESSION_BROKEN };
+enum kvc_session_state { KVC_SESSION_HELLO, KVC_SESSION_OPEN, KVC_SESSION_BROKEN };
 
 enum {
-    KVARN_SLOTS_MAX = 1024, /* calls in flight, whatever the daemon allows */
+    KVC_SLOTS_MAX = 1024, /* calls in flight, whatever the daemon allows */
     /* Read-ahead: a payload that follows its header in the same read is copied out of here, at most
      * this much of it; the rest is received in place. */
-    KVARN_INPUT_BYTES = 16384,
-    KVARN_ARENA_BYTES = 262144, /* the largest decode: 256 metrics or spaces */
-    KVARN_WHY_BYTES = 640
+    KVC_INPUT_BYTES = 16384,
+    KVC_ARENA_BYTES = 262144, /* the largest decode: 256 metrics or spaces */
+    KVC_WHY_BYTES = 640
 };
 
 /* One unanswered request. Outlives its call: an abandoned one is still answered by the daemon. */
-struct kvarn_slot {
+struct kvc_slot {
     uint64_t request_id;     /* 0 = free */
     struct kvarn_call *call; /* NULL = abandoned */
     uint16_t next_free;
@@ -37,24 +37,24 @@ struct kvarn_slot {
 };
 
 /* What HELLO brought. */
-struct kvarn_peer {
+struct kvc_peer {
     uint32_t version, in_flight_max;
     uint64_t features, payload_max_bytes;
     char server[KVW_TEXT_MAX_BYTES + 1], backend[KVW_TEXT_MAX_BYTES + 1];
     char tenant[KVW_TEXT_MAX_BYTES + 1];
 };
 
-struct kvarn_session {
-    enum kvarn_session_state state;
+struct kvc_session {
+    enum kvc_session_state state;
     kvarn_status status; /* BROKEN: why */
     uint32_t
         retry_after_us; /* BROKEN by the daemon's own word: when to connect again, 0 = unsaid */
-    char why[KVARN_WHY_BYTES]; /* BROKEN: the sentence */
-    struct kvarn_peer peer;
+    char why[KVC_WHY_BYTES]; /* BROKEN: the sentence */
+    struct kvc_peer peer;
     struct kvarn_call *hello;
 
-    struct kvarn_slot slots[KVARN_SLOTS_MAX];
-    uint16_t free_slot; /* head of the free list; KVARN_SLOTS_MAX = none */
+    struct kvc_slot slots[KVC_SLOTS_MAX];
+    uint16_t free_slot; /* head of the free list; KVC_SLOTS_MAX = none */
     uint32_t in_flight;
     uint64_t sequence;          /* of the next request id */
     uint64_t earliest_deadline; /* no call in flight ends before it; UINT64_MAX = none */
@@ -65,39 +65,38 @@ struct kvarn_session {
 
     struct kvw_reader reader;
     struct kvarn_call *receiving; /* whose payload comes; NULL: it is dropped */
-    uint32_t receiving_slot;      /* KVARN_SLOTS_MAX = none */
+    uint32_t receiving_slot;      /* KVC_SLOTS_MAX = none */
     struct kvw_arena arena;
-    uint8_t metadata[KVW_METADATA_MAX_BYTES], input[KVARN_INPUT_BYTES];
-    uint8_t arena_memory[KVARN_ARENA_BYTES];
+    uint8_t metadata[KVW_METADATA_MAX_BYTES], input[KVC_INPUT_BYTES];
+    uint8_t arena_memory[KVC_ARENA_BYTES];
 };
 
 /* Starts with HELLO queued. name: for the daemon's log. NULL without memory. */
-struct kvarn_session *kvarn_session_new(const char *name, uint32_t deadline_us);
+struct kvc_session *kvc_session_new(const char *name, uint32_t deadline_us);
 /* Frees every call that is not done; done ones are their owners'. Accepts NULL. */
-void kvarn_session_free(struct kvarn_session *session);
+void kvc_session_free(struct kvc_session *session);
 
 /* True when another call may start. */
-bool kvarn_session_has_room(const struct kvarn_session *session);
+bool kvc_session_has_room(const struct kvc_session *session);
 /* Queues the call and keeps it until it is done or abandoned. RETRY when the table is full;
  * TOO_LARGE for the payload bound; the session's status when it is broken. */
-kvarn_status kvarn_session_start(struct kvarn_session *session, struct kvarn_call *call,
-                                 uint64_t deadline_ns, uint32_t deadline_us);
+kvarn_status kvc_session_start(struct kvc_session *session, struct kvarn_call *call,
+                               uint64_t deadline_ns, uint32_t deadline_us);
 /* The session forgets the call, which becomes CANCELLED, and touches none of its memory again. */
-void kvarn_session_abandon(struct kvarn_session *session, struct kvarn_call *call);
+void kvc_session_abandon(struct kvc_session *session, struct kvarn_call *call);
 /* Calls whose deadline has passed are done with DEADLINE. */
-void kvarn_session_expire(struct kvarn_session *session, uint64_t now_ns);
+void kvc_session_expire(struct kvc_session *session, uint64_t now_ns);
 /* Ends the session (connection lost, or a fault of the peer): every call is done with PEER_LOST. */
-void kvarn_session_break(struct kvarn_session *session, kvarn_status status, const char *why);
+void kvc_session_break(struct kvc_session *session, kvarn_status status, const char *why);
 
 /* What to send next: up to `capacity` parts, their number is returned; 0 = nothing. */
-size_t kvarn_session_pending(const struct kvarn_session *session, struct iovec *out,
-                             size_t capacity);
-void kvarn_session_sent(struct kvarn_session *session, size_t count);
+size_t kvc_session_pending(const struct kvc_session *session, struct iovec *out, size_t capacity);
+void kvc_session_sent(struct kvc_session *session, size_t count);
 
 /* Where the next received bytes belong, in order: 1..capacity parts (0 when broken). Good until
  * the next call into the session. capacity at least 4. */
-size_t kvarn_session_want(struct kvarn_session *session, struct iovec *out, size_t capacity);
+size_t kvc_session_want(struct kvc_session *session, struct iovec *out, size_t capacity);
 /* `count` bytes now stand there. Returns the session's status. */
-kvarn_status kvarn_session_received(struct kvarn_session *session, size_t count);
+kvarn_status kvc_session_received(struct kvc_session *session, size_t count);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* ---- HELLO */
 
-static kvarn_status hello_reply(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status hello_reply(struct kvarn_call *call, const struct kvc_reply *reply,
                                 const char **why)
 {
     struct kvw_hello_reply in;
@@ -19,8 +19,8 @@ static kvarn_status hello_reply(struct kvarn_call *call, const struct kvarn_repl
         kvw_hello_reply_decode(&in, reply->metadata, reply->metadata_bytes, reply->arena, why);
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
-    if (!kvarn_call_succeeded(call))
+    kvc_call_take_result(call, &in.result);
+    if (!kvc_call_succeeded(call))
         return KVARN_OK;
     if (in.version < KVW_VERSION_MIN || in.version > KVW_VERSION_MAX) {
         *why = "HELLO: the daemon chose a protocol version that was not offered";
@@ -30,20 +30,20 @@ static kvarn_status hello_reply(struct kvarn_call *call, const struct kvarn_repl
         *why = "HELLO: the daemon states no bound for payload or calls in flight";
         return KVARN_BAD_FRAME;
     }
-    struct kvarn_peer *peer = &call->session->peer;
+    struct kvc_peer *peer = &call->session->peer;
     peer->version = in.version;
     peer->features = in.features;
     peer->payload_max_bytes = in.payload_max_bytes;
-    peer->in_flight_max = in.in_flight_max < KVARN_SLOTS_MAX ? in.in_flight_max : KVARN_SLOTS_MAX;
+    peer->in_flight_max = in.in_flight_max < KVC_SLOTS_MAX ? in.in_flight_max : KVC_SLOTS_MAX;
     snprintf(peer->server, sizeof peer->server, "%s", in.server);
     snprintf(peer->backend, sizeof peer->backend, "%s", in.backend);
     snprintf(peer->tenant, sizeof peer->tenant, "%s", in.tenant);
     return KVARN_OK;
 }
 
-struct kvarn_call *kvarn_session_hello(const char *name)
+struct kvarn_call *kvc_session_hello(const char *name)
 {
-    struct kvarn_call *call = kvarn_call_new(KVW_HELLO, KVARN_METADATA_ROOM, 0);
+    struct kvarn_call *call = kvc_call_new(KVW_HELLO, KVC_METADATA_ROOM, 0);
     if (!call)
         return NULL;
     struct kvw_hello hello = {
@@ -52,27 +52,27 @@ struct kvarn_call *kvarn_session_hello(const char *name)
         .features = KVW_FEATURE_SEQUENCES,
         .client = name,
     };
-    size_t bytes = kvw_hello_encode(kvarn_call_metadata(call), KVARN_METADATA_ROOM, &hello);
+    size_t bytes = kvw_hello_encode(kvc_call_metadata(call), KVC_METADATA_ROOM, &hello);
     if (bytes == 0) {
         free(call);
         return NULL;
     }
-    kvarn_call_set_metadata(call, bytes);
+    kvc_call_set_metadata(call, bytes);
     call->on_reply = hello_reply;
     return call;
 }
 
-static void hello_answered(struct kvarn_session *session, struct kvarn_call *call)
+static void hello_answered(struct kvc_session *session, struct kvarn_call *call)
 {
     session->hello = NULL;
-    if (kvarn_call_succeeded(call)) {
-        session->state = KVARN_SESSION_OPEN;
+    if (kvc_call_succeeded(call)) {
+        session->state = KVC_SESSION_OPEN;
         session->reader.payload_max_bytes = session->peer.payload_max_bytes;
     } else {
-        char why[KVARN_WHY_BYTES];
+        char why[KVC_WHY_BYTES];
         snprintf(why, sizeof why, "the daemon refused the connection: %s",
                  call->text[0] ? call->text : kvarn_status_text(call->status));
-        kvarn_session_break(session, call->status, why);
+        kvc_session_break(session, call->status, why);
     }
     free(call);
 }
@@ -91,18 +91,18 @@ static bool payload_fits(const struct kvarn_call *call, uint64_t payload_bytes)
     }
     if (payload_bytes == total)
         return true;
-    if (kvarn_call_succeeded(call))
+    if (kvc_call_succeeded(call))
         return false;
     return payload_bytes == 0 || payload_bytes == call->places[0].bytes;
 }
 
 /* A reply to request 0 is about the connection itself: why the daemon ends it (over its limit of
  * connections, garbage in the stream). The session ends with that status and sentence. */
-static kvarn_status farewell(struct kvarn_session *session, const char **why)
+static kvarn_status farewell(struct kvc_session *session, const char **why)
 {
     struct kvw_result result;
     kvarn_status status;
-    char sentence[KVARN_WHY_BYTES];
+    char sentence[KVC_WHY_BYTES];
 
     kvw_arena_reset(&session->arena);
     status = kvw_result_decode(&result, session->metadata, session->reader.header.metadata_bytes,
@@ -116,15 +116,15 @@ static kvarn_status farewell(struct kvarn_session *session, const char **why)
     snprintf(sentence, sizeof sentence, "the daemon ended the connection: %s",
              result.text[0] ? result.text : kvarn_status_text(result.status));
     session->retry_after_us = result.retry_after_us;
-    kvarn_session_break(session, result.status, sentence);
+    kvc_session_break(session, result.status, sentence);
     return KVARN_OK;
 }
 
-static kvarn_status reply_begins(struct kvarn_session *session, const char **why)
+static kvarn_status reply_begins(struct kvc_session *session, const char **why)
 {
     const struct kvw_header *header = &session->reader.header;
-    uint32_t index = (uint32_t)(header->request_id % KVARN_SLOTS_MAX);
-    struct kvarn_slot *slot = &session->slots[index];
+    uint32_t index = (uint32_t)(header->request_id % KVC_SLOTS_MAX);
+    struct kvc_slot *slot = &session->slots[index];
 
     if (!(header->flags & KVW_FLAG_REPLY)) {
         *why = "the daemon sent a request";
@@ -145,11 +145,11 @@ static kvarn_status reply_begins(struct kvarn_session *session, const char **why
     struct kvarn_call *call = slot->call;
     if (!call) /* abandoned: the payload is dropped */
         return KVARN_OK;
-    if (call->state == KVARN_CALL_QUEUED && call->part_index == 0 && call->part_sent == 0) {
+    if (call->state == KVC_CALL_QUEUED && call->part_index == 0 && call->part_sent == 0) {
         *why = "a reply to a request that was not sent yet";
         return KVARN_BAD_FRAME;
     }
-    struct kvarn_reply reply = {
+    struct kvc_reply reply = {
         .metadata = session->metadata,
         .metadata_bytes = header->metadata_bytes,
         .payload_bytes = header->payload_bytes,
@@ -167,15 +167,15 @@ static kvarn_status reply_begins(struct kvarn_session *session, const char **why
     return KVARN_OK;
 }
 
-static kvarn_status reply_ends(struct kvarn_session *session, const char **why)
+static kvarn_status reply_ends(struct kvc_session *session, const char **why)
 {
     struct kvarn_call *call = session->receiving;
-    struct kvarn_slot *slot = &session->slots[session->receiving_slot];
+    struct kvc_slot *slot = &session->slots[session->receiving_slot];
 
     session->receiving = NULL;
-    session->receiving_slot = KVARN_SLOTS_MAX;
+    session->receiving_slot = KVC_SLOTS_MAX;
     if (!call) {
-        kvarn_session_give_slot(session, slot);
+        kvc_session_give_slot(session, slot);
         return KVARN_OK;
     }
     if (call->on_finish) {
@@ -184,7 +184,7 @@ static kvarn_status reply_ends(struct kvarn_session *session, const char **why)
             return status;
     }
     bool hello = call == session->hello;
-    kvarn_session_answered(session, call);
+    kvc_session_answered(session, call);
     if (hello)
         hello_answered(session, call);
     return KVARN_OK;
@@ -227,13 +227,13 @@ static void place_copied(const struct kvarn_call *call, uint64_t offset, const u
     }
 }
 
-size_t kvarn_session_want(struct kvarn_session *session, struct iovec *out, size_t capacity)
+size_t kvc_session_want(struct kvc_session *session, struct iovec *out, size_t capacity)
 {
     const struct kvw_reader *reader = &session->reader;
     const struct kvarn_call *call = session->receiving;
     size_t count = 0;
 
-    if (session->state == KVARN_SESSION_BROKEN || capacity == 0)
+    if (session->state == KVC_SESSION_BROKEN || capacity == 0)
         return 0;
     if (reader->state == KVW_READ_PAYLOAD) {
         uint64_t offset = reader->payload_fill;
@@ -242,7 +242,7 @@ size_t kvarn_session_want(struct kvarn_session *session, struct iovec *out, size
         uint64_t inside = 0;
 
         while (left > 0 && count < capacity - 1 && place_at(call, offset, &index, &inside)) {
-            struct kvarn_place place = call->places[index];
+            struct kvc_place place = call->places[index];
             if (!place.base) /* dropped bytes go through the read-ahead */
                 break;
             uint64_t part = place.bytes - inside < left ? place.bytes - inside : left;
@@ -256,10 +256,10 @@ size_t kvarn_session_want(struct kvarn_session *session, struct iovec *out, size
 }
 
 /* Bytes of the coming `count` that the peer's payload put straight into place. */
-static size_t placed_directly(struct kvarn_session *session, size_t count)
+static size_t placed_directly(struct kvc_session *session, size_t count)
 {
-    struct iovec parts[KVARN_CALL_PLACES_MAX + 1];
-    size_t parts_count = kvarn_session_want(session, parts, KVARN_CALL_PLACES_MAX + 1);
+    struct iovec parts[KVC_CALL_PLACES_MAX + 1];
+    size_t parts_count = kvc_session_want(session, parts, KVC_CALL_PLACES_MAX + 1);
     size_t direct = 0;
 
     for (size_t i = 0; i + 1 < parts_count; i++)
@@ -267,7 +267,7 @@ static size_t placed_directly(struct kvarn_session *session, size_t count)
     return direct < count ? direct : count;
 }
 
-static kvarn_status feed(struct kvarn_session *session, const uint8_t *in, size_t count,
+static kvarn_status feed(struct kvc_session *session, const uint8_t *in, size_t count,
                          const char **why)
 {
     for (;;) {
@@ -293,29 +293,29 @@ static kvarn_status feed(struct kvarn_session *session, const uint8_t *in, size_
         if (status != KVARN_OK)
             return status;
         if (session->state ==
-            KVARN_SESSION_BROKEN) /* HELLO was refused, or the daemon said why it ends */
+            KVC_SESSION_BROKEN) /* HELLO was refused, or the daemon said why it ends */
             return KVARN_OK;
         in += taken;
         count -= taken;
     }
 }
 
-kvarn_status kvarn_session_received(struct kvarn_session *session, size_t count)
+kvarn_status kvc_session_received(struct kvc_session *session, size_t count)
 {
     const char *why = "";
 
-    if (session->state == KVARN_SESSION_BROKEN)
+    if (session->state == KVC_SESSION_BROKEN)
         return session->status;
     size_t direct = placed_directly(session, count);
     kvarn_status status = KVARN_OK;
     if (direct > 0 && kvw_reader_payload_placed(&session->reader, direct) == KVW_FRAME_END)
         status = reply_ends(session, &why);
-    if (status == KVARN_OK && session->state != KVARN_SESSION_BROKEN)
+    if (status == KVARN_OK && session->state != KVC_SESSION_BROKEN)
         status = feed(session, session->input, count - direct, &why);
     if (status != KVARN_OK) {
-        char sentence[KVARN_WHY_BYTES];
+        char sentence[KVC_WHY_BYTES];
         snprintf(sentence, sizeof sentence, "the daemon broke the protocol: %.512s", why);
-        kvarn_session_break(session, status, sentence);
+        kvc_session_break(session, status, sentence);
     }
     return session->status;
 }

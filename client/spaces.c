@@ -19,16 +19,16 @@ static kvarn_status reserve(struct kvarn_client *client)
 
     if (needed <= client->space_capacity)
         return KVARN_OK;
-    if (needed > KVARN_CLIENT_SPACES_MAX)
-        return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                                 "open_space: this client has %zu spaces open, the most it keeps",
-                                 client->space_count);
+    if (needed > KVC_CLIENT_SPACES_MAX)
+        return kvc_client_fail(client, KVARN_TOO_LARGE,
+                               "open_space: this client has %zu spaces open, the most it keeps",
+                               client->space_count);
     size_t capacity = client->space_capacity ? 2 * client->space_capacity : SPACES_FIRST;
     while (capacity < needed)
         capacity *= 2;
-    struct kvarn_space *spaces = realloc(client->spaces, capacity * sizeof *spaces);
+    struct kvc_space *spaces = realloc(client->spaces, capacity * sizeof *spaces);
     if (!spaces)
-        return kvarn_client_no_memory(client);
+        return kvc_client_no_memory(client);
     client->spaces = spaces;
     client->space_capacity = capacity;
     return KVARN_OK;
@@ -36,7 +36,7 @@ static kvarn_status reserve(struct kvarn_client *client)
 
 static void remember(struct kvarn_client *client, const kvarn_space_options *args)
 {
-    struct kvarn_space known = {
+    struct kvc_space known = {
         .space = args->space,
         .tile_block_bytes = args->tile_block_bytes,
         .exact_block_bytes = args->exact_block_bytes,
@@ -57,7 +57,7 @@ static void remember(struct kvarn_client *client, const kvarn_space_options *arg
         client->spaces[client->space_count++] = known;
 }
 
-static kvarn_status reply_open(struct kvarn_call *call, const struct kvarn_reply *reply,
+static kvarn_status reply_open(struct kvarn_call *call, const struct kvc_reply *reply,
                                const char **why)
 {
     kvarn_space_options *args = call->args;
@@ -67,8 +67,8 @@ static kvarn_status reply_open(struct kvarn_call *call, const struct kvarn_reply
 
     if (status != KVARN_OK)
         return status;
-    kvarn_call_take_result(call, &in.result);
-    if (!kvarn_call_succeeded(call))
+    kvc_call_take_result(call, &in.result);
+    if (!kvc_call_succeeded(call))
         return KVARN_OK;
     if (in.group == 0 || in.group > KVARN_MAX_GROUP) {
         *why = "OPEN_SPACE: a reply with an impossible group";
@@ -89,9 +89,9 @@ static kvarn_status check_name(struct kvarn_client *client, const char *what, co
 {
     if (strlen(text) <= KVW_TEXT_MAX_BYTES)
         return KVARN_OK;
-    return kvarn_client_fail(client, KVARN_TOO_LARGE,
-                             "open_space: %s has %zu bytes, at most %d are allowed", what,
-                             strlen(text), KVW_TEXT_MAX_BYTES);
+    return kvc_client_fail(client, KVARN_TOO_LARGE,
+                           "open_space: %s has %zu bytes, at most %d are allowed", what,
+                           strlen(text), KVW_TEXT_MAX_BYTES);
 }
 
 static kvarn_status check_names(struct kvarn_client *client, const struct kvw_open_space *open)
@@ -116,20 +116,20 @@ static kvarn_status check_names(struct kvarn_client *client, const struct kvw_op
 static kvarn_status check_geometry(struct kvarn_client *client, const kvarn_space_options *args)
 {
     if (args->layers == 0 || args->kv_heads == 0 || args->head_dim == 0)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "open_space: layers %u, kv_heads %u, head_dim %u: none may be 0",
-                                 args->layers, args->kv_heads, args->head_dim);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "open_space: layers %u, kv_heads %u, head_dim %u: none may be 0",
+                               args->layers, args->kv_heads, args->head_dim);
     if (args->dtype != KVARN_F16 && args->dtype != KVARN_BF16)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "open_space: dtype is %d: use KVARN_F16 or KVARN_BF16",
-                                 (int)args->dtype);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "open_space: dtype is %d: use KVARN_F16 or KVARN_BF16",
+                               (int)args->dtype);
     if (args->layer_begin >= args->layers || args->layer_count > args->layers - args->layer_begin ||
         args->head_begin >= args->kv_heads || args->head_count > args->kv_heads - args->head_begin)
-        return kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                 "open_space: the shard (layers %u+%u, heads %u+%u) is not inside "
-                                 "the model's %u layers and %u kv heads",
-                                 args->layer_begin, args->layer_count, args->head_begin,
-                                 args->head_count, args->layers, args->kv_heads);
+        return kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                               "open_space: the shard (layers %u+%u, heads %u+%u) is not inside "
+                               "the model's %u layers and %u kv heads",
+                               args->layer_begin, args->layer_count, args->head_begin,
+                               args->head_count, args->layers, args->kv_heads);
     return KVARN_OK;
 }
 
@@ -161,25 +161,25 @@ static kvarn_status plan_open(struct kvarn_client *client, void *args_, struct k
 {
     kvarn_space_options *args = args_;
     struct kvw_open_space open = wire_form(args);
-    size_t room = KVARN_METADATA_ROOM + 6 * KVW_TEXT_MAX_BYTES;
+    size_t room = KVC_METADATA_ROOM + 6 * KVW_TEXT_MAX_BYTES;
 
     kvarn_status status = check_names(client, &open);
     if (status == KVARN_OK)
         status = check_geometry(client, args);
     if (status == KVARN_OK && !args->preset)
-        status = kvarn_client_fail(client, KVARN_INVALID_SHAPE,
-                                   "open_space: preset is NULL: use a name such as "
-                                   "kvarn_k2v2_g128, see kvarn_preset_at()");
+        status = kvc_client_fail(client, KVARN_INVALID_SHAPE,
+                                 "open_space: preset is NULL: use a name such as "
+                                 "kvarn_k2v2_g128, see kvarn_preset_at()");
     if (status == KVARN_OK)
         status = reserve(client);
     if (status != KVARN_OK)
         return status;
-    *call = kvarn_call_new(KVW_OPEN_SPACE, room, 0);
+    *call = kvc_call_new(KVW_OPEN_SPACE, room, 0);
     if (!*call)
-        return kvarn_client_no_memory(client);
+        return kvc_client_no_memory(client);
     (*call)->on_reply = reply_open;
-    kvarn_call_set_metadata(*call, kvw_open_space_encode(kvarn_call_metadata(*call), room, &open));
+    kvc_call_set_metadata(*call, kvw_open_space_encode(kvc_call_metadata(*call), room, &open));
     return KVARN_OK;
 }
 
-KVARN_DEFINE_OPERATION(open_space, kvarn_space_options, KVW_OPEN_SPACE, plan_open)
+KVC_DEFINE_OPERATION(open_space, kvarn_space_options, KVW_OPEN_SPACE, plan_open)

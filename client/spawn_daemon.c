@@ -33,7 +33,7 @@ static bool own_directory(char *out, size_t size)
 {
     Dl_info info;
 
-    if (!dladdr((const void *)(uintptr_t)kvarn_spawn_start, &info) || !info.dli_fname)
+    if (!dladdr((const void *)(uintptr_t)kvc_spawn_start, &info) || !info.dli_fname)
         return false;
     const char *slash = strrchr(info.dli_fname, '/');
     if (!slash)
@@ -113,8 +113,8 @@ static int run(const char *program, const char *pool, int socket_fd, pid_t *chil
     return error;
 }
 
-kvarn_status kvarn_spawn_start(const char *path, const char *pool, int *fd, pid_t *child, char *why,
-                               size_t why_bytes)
+kvarn_status kvc_spawn_start(const char *path, const char *pool, int *fd, pid_t *child, char *why,
+                             size_t why_bytes)
 {
     char room[PATH_BYTES + 16];
     const char *program = path ? path : find_program(room, sizeof room);
@@ -163,7 +163,7 @@ static bool gone_within(pid_t child, int limit_ms)
     return false;
 }
 
-void kvarn_spawn_reap(pid_t child)
+void kvc_spawn_reap(pid_t child)
 {
     if (gone_within(child, END_MS))
         return;

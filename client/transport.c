@@ -17,7 +17,7 @@ enum {
     PUMP_ROUNDS = 64, /* reads of one pump, so that a fast daemon cannot hold the caller for ever */
 };
 
-uint64_t kvarn_now_ns(void)
+uint64_t kvc_now_ns(void)
 {
     struct timespec now;
 
@@ -25,7 +25,7 @@ uint64_t kvarn_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void kvarn_transport_close(struct kvarn_transport *transport)
+void kvc_transport_close(struct kvc_transport *transport)
 {
     if (transport->fd >= 0) {
         /* A forked child of the application may hold a copy of the descriptor; the daemon must see
@@ -35,22 +35,21 @@ void kvarn_transport_close(struct kvarn_transport *transport)
     }
     transport->fd = -1;
     if (transport->child > 0)
-        kvarn_spawn_reap(transport->child);
+        kvc_spawn_reap(transport->child);
     transport->child = 0;
 }
 
-short kvarn_transport_events(const struct kvarn_session *session)
+short kvc_transport_events(const struct kvc_session *session)
 {
     struct iovec part;
 
-    return (short)(POLLIN | (kvarn_session_pending(session, &part, 1) > 0 ? POLLOUT : 0));
+    return (short)(POLLIN | (kvc_session_pending(session, &part, 1) > 0 ? POLLOUT : 0));
 }
 
-bool kvarn_transport_poll(const struct kvarn_transport *transport, short events,
-                          uint64_t deadline_ns)
+bool kvc_transport_poll(const struct kvc_transport *transport, short events, uint64_t deadline_ns)
 {
     for (;;) {
-        uint64_t now = kvarn_now_ns();
+        uint64_t now = kvc_now_ns();
         struct pollfd ready = {.fd = transport->fd, .events = events};
         struct timespec left = {0, 0};
 
@@ -63,14 +62,14 @@ bool kvarn_transport_poll(const struct kvarn_transport *transport, short events,
         int count = ppoll(&ready, 1, &left, NULL);
         if (count > 0)
             return true;
-        if (count == 0 && kvarn_now_ns() >= deadline_ns)
+        if (count == 0 && kvc_now_ns() >= deadline_ns)
             return false;
         if (count < 0 && errno != EINTR && errno != EAGAIN)
             return true; /* the next read or write names the fault */
     }
 }
 
-static void lost(struct kvarn_session *session, const char *what, int error)
+static void lost(struct kvc_session *session, const char *what, int error)
 {
     char why[256];
 
@@ -79,20 +78,20 @@ static void lost(struct kvarn_session *session, const char *what, int error)
                  strerror(error));
     else
         snprintf(why, sizeof why, "the daemon closed the connection");
-    kvarn_session_break(session, KVARN_PEER_LOST, why);
+    kvc_session_break(session, KVARN_PEER_LOST, why);
 }
 
-kvarn_status kvarn_transport_send(struct kvarn_transport *transport, struct kvarn_session *session)
+kvarn_status kvc_transport_send(struct kvc_transport *transport, struct kvc_session *session)
 {
     struct iovec parts[SEND_PARTS];
     size_t count;
 
-    while ((count = kvarn_session_pending(session, parts, SEND_PARTS)) > 0) {
+    while ((count = kvc_session_pending(session, parts, SEND_PARTS)) > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(transport->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (sent >= 0) {
-            kvarn_session_sent(session, (size_t)sent);
+            kvc_session_sent(session, (size_t)sent);
             continue;
         }
         if (errno == EINTR)
@@ -109,10 +108,10 @@ kvarn_status kvarn_transport_send(struct kvarn_transport *transport, struct kvar
 }
 
 /* One read into the session. False: there is nothing more for now. */
-static bool receive_once(struct kvarn_transport *transport, struct kvarn_session *session)
+static bool receive_once(struct kvc_transport *transport, struct kvc_session *session)
 {
-    struct iovec parts[KVARN_CALL_PLACES_MAX + 1];
-    size_t wanted = 0, count = kvarn_session_want(session, parts, KVARN_CALL_PLACES_MAX + 1);
+    struct iovec parts[KVC_CALL_PLACES_MAX + 1];
+    size_t wanted = 0, count = kvc_session_want(session, parts, KVC_CALL_PLACES_MAX + 1);
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
 
     if (count == 0)
@@ -122,7 +121,7 @@ static bool receive_once(struct kvarn_transport *transport, struct kvarn_session
     /* No control buffer: descriptors that a peer might pass are closed by the kernel. */
     ssize_t got = recvmsg(transport->fd, &message, MSG_DONTWAIT);
     if (got > 0) {
-        kvarn_session_received(session, (size_t)got);
+        kvc_session_received(session, (size_t)got);
         return (size_t)got == wanted; /* a short read has emptied the socket */
     }
     if (got == 0)
@@ -134,13 +133,13 @@ static bool receive_once(struct kvarn_transport *transport, struct kvarn_session
     return false;
 }
 
-kvarn_status kvarn_transport_pump(struct kvarn_transport *transport, struct kvarn_session *session)
+kvarn_status kvc_transport_pump(struct kvc_transport *transport, struct kvc_session *session)
 {
-    kvarn_transport_send(transport, session);
+    kvc_transport_send(transport, session);
     for (int i = 0; i < PUMP_ROUNDS && receive_once(transport, session); i++)
         continue;
     /* A daemon that broke the protocol should see the end now, not when the client is closed. */
-    if (session->state == KVARN_SESSION_BROKEN)
+    if (session->state == KVC_SESSION_BROKEN)
         shutdown(transport->fd, SHUT_RDWR);
     return session->status;
 }

@@ -1,6 +1,6 @@
 /* kvarnctl bench: what is asked (bench.c), the requests (bench_work.c), the loop (bench_run.c). */
-#ifndef KVARN_CTL_BENCH_H
-#define KVARN_CTL_BENCH_H
+#ifndef KVC_CTL_BENCH_H
+#define KVC_CTL_BENCH_H
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/histogram.h"

@@ -1,7 +1,7 @@
 /* What the commands of kvarnctl share: global options, connecting, exit codes, the table of
  * commands. One thread. */
-#ifndef KVARN_CTL_H
-#define KVARN_CTL_H
+#ifndef KVC_CTL_H
+#define KVC_CTL_H
 
 #include <argp.h>
 #include <signal.h>

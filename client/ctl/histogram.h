@@ -1,7 +1,7 @@
 /* Log-linear histogram of nanoseconds: 64 buckets per power of two, so a percentile is at most 1.6
  * % off, in 20 KiB whatever the number of samples. */
-#ifndef KVARN_CTL_HISTOGRAM_H
-#define KVARN_CTL_HISTOGRAM_H
+#ifndef KVC_CTL_HISTOGRAM_H
+#define KVC_CTL_HISTOGRAM_H
 
 #include <stdint.h>
 

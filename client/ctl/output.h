@@ -1,7 +1,7 @@
 /* Results as a table, JSON or CSV. A result is a list of flat objects with the same keys; keys that
  * end in "bytes" are shown with a unit in a table and as integers elsewhere. */
-#ifndef KVARN_CTL_OUTPUT_H
-#define KVARN_CTL_OUTPUT_H
+#ifndef KVC_CTL_OUTPUT_H
+#define KVC_CTL_OUTPUT_H
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* Spaces as output rows. */
-#ifndef KVARN_CTL_SPACES_H
-#define KVARN_CTL_SPACES_H
+#ifndef KVC_CTL_SPACES_H
+#define KVC_CTL_SPACES_H
 
 #include "client/ctl/ctl.h"
 

@@ -17,7 +17,7 @@
 
 struct rig {
     struct kvarn_client client; /* for its error text alone */
-    struct kvarn_session *session;
+    struct kvc_session *session;
     struct peer peer;
     struct rng rng;
 };
@@ -27,11 +27,11 @@ static inline void to_peer(struct rig *rig, size_t limit, size_t piece)
 {
     struct iovec part;
 
-    while (limit > 0 && kvarn_session_pending(rig->session, &part, 1) > 0) {
+    while (limit > 0 && kvc_session_pending(rig->session, &part, 1) > 0) {
         size_t count = part.iov_len < piece ? part.iov_len : piece;
         count = count < limit ? count : limit;
         peer_feed(&rig->peer, part.iov_base, count);
-        kvarn_session_sent(rig->session, count);
+        kvc_session_sent(rig->session, count);
         limit -= count;
     }
 }
@@ -41,7 +41,7 @@ static inline void place(struct rig *rig, const uint8_t *in, size_t count)
 {
     while (count > 0) {
         struct iovec parts[4];
-        size_t given = 0, parts_count = kvarn_session_want(rig->session, parts, 4);
+        size_t given = 0, parts_count = kvc_session_want(rig->session, parts, 4);
 
         if (parts_count == 0)
             return;
@@ -50,7 +50,7 @@ static inline void place(struct rig *rig, const uint8_t *in, size_t count)
             memcpy(parts[i].iov_base, in + given, one);
             given += one;
         }
-        kvarn_session_received(rig->session, given);
+        kvc_session_received(rig->session, given);
         in += given;
         count -= given;
     }
@@ -70,7 +70,7 @@ static inline void from_peer(struct rig *rig, size_t most)
     }
     rig->peer.out.count = 0;
     if (rig->peer.ends)
-        kvarn_session_break(rig->session, KVARN_PEER_LOST, "the daemon closed the connection");
+        kvc_session_break(rig->session, KVARN_PEER_LOST, "the daemon closed the connection");
 }
 
 static inline void exchange(struct rig *rig, size_t most)
@@ -85,7 +85,7 @@ static inline int setup(void **state)
 
     peer_init(&rig->peer);
     rig->rng = rng_make(rng_seed(1));
-    rig->session = kvarn_session_new("test", 0);
+    rig->session = kvc_session_new("test", 0);
     rig->client.session = rig->session;
     *state = rig;
     return rig && rig->session ? 0 : -1;
@@ -95,7 +95,7 @@ static inline int teardown(void **state)
 {
     struct rig *rig = *state;
 
-    kvarn_session_free(rig->session);
+    kvc_session_free(rig->session);
     peer_free(&rig->peer);
     free(rig);
     return 0;
@@ -104,7 +104,7 @@ static inline int teardown(void **state)
 static inline void open_session(struct rig *rig)
 {
     exchange(rig, 1000);
-    assert_int_equal(rig->session->state, KVARN_SESSION_OPEN);
+    assert_int_equal(rig->session->state, KVC_SESSION_OPEN);
 }
 
 /* DECOMPRESS of `blocks` blocks into k and v. Keys are zeros. */
@@ -116,13 +116,13 @@ static inline struct kvarn_call *start_decompress(struct rig *rig, uint32_t bloc
     struct kvarn_call *call = NULL;
 
     assert_true(blocks <= 4);
-    assert_int_equal(kvarn_blocks_new(&rig->client, KVW_DECOMPRESS, &meta, 0, blocks,
-                                      KVW_BLOCK_STATUS_BYTES, &call),
+    assert_int_equal(kvc_blocks_new(&rig->client, KVW_DECOMPRESS, &meta, 0, blocks,
+                                    KVW_BLOCK_STATUS_BYTES, &call),
                      KVARN_OK);
-    kvarn_call_add_part(call, keys, blocks * sizeof keys[0]);
-    kvarn_call_add_place(call, k, (uint64_t)blocks * PEER_BLOCK_ROWS_BYTES);
-    kvarn_call_add_place(call, v, (uint64_t)blocks * PEER_BLOCK_ROWS_BYTES);
-    assert_int_equal(kvarn_session_start(rig->session, call, UINT64_MAX, 0), KVARN_OK);
+    kvc_call_add_part(call, keys, blocks * sizeof keys[0]);
+    kvc_call_add_place(call, k, (uint64_t)blocks * PEER_BLOCK_ROWS_BYTES);
+    kvc_call_add_place(call, v, (uint64_t)blocks * PEER_BLOCK_ROWS_BYTES);
+    assert_int_equal(kvc_session_start(rig->session, call, UINT64_MAX, 0), KVARN_OK);
     return call;
 }
 
@@ -133,10 +133,10 @@ static inline struct kvarn_call *start_import(struct rig *rig, const uint8_t *by
     struct kvarn_call *call = NULL;
 
     assert_int_equal(
-        kvarn_blocks_new(&rig->client, KVW_IMPORT, &meta, 0, 1, KVW_BLOCK_STATUS_BYTES, &call),
+        kvc_blocks_new(&rig->client, KVW_IMPORT, &meta, 0, 1, KVW_BLOCK_STATUS_BYTES, &call),
         KVARN_OK);
-    kvarn_call_add_part(call, bytes, count);
-    assert_int_equal(kvarn_session_start(rig->session, call, UINT64_MAX, 0), KVARN_OK);
+    kvc_call_add_part(call, bytes, count);
+    assert_int_equal(kvc_session_start(rig->session, call, UINT64_MAX, 0), KVARN_OK);
     return call;
 }
 

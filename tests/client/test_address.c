@@ -11,12 +11,12 @@
 
 #include "client/address.h"
 
-static struct kvarn_address address;
-static char why[KVARN_ADDRESS_WHY_BYTES];
+static struct kvc_address address;
+static char why[KVC_ADDRESS_WHY_BYTES];
 
 static void parse(const char *text, kvarn_status expected)
 {
-    kvarn_status status = kvarn_address_parse(&address, text, why);
+    kvarn_status status = kvc_address_parse(&address, text, why);
 
     if (status != expected)
         fail_msg("\"%s\": %s, not %s (%s)", text ? text : "NULL", kvarn_status_name(status),
@@ -37,13 +37,13 @@ static void unix_paths(void **state)
 
     (void)state;
     parse("unix:/run/kvarnd/kvarnd.sock", KVARN_OK);
-    assert_int_equal(address.kind, KVARN_ADDRESS_UNIX);
+    assert_int_equal(address.kind, KVC_ADDRESS_UNIX);
     assert_string_equal(address.path, "/run/kvarnd/kvarnd.sock");
     parse("unix:///run/x", KVARN_OK);
     assert_string_equal(address.path, "/run/x");
     snprintf(text, sizeof text, "unix:/%0106d", 0);
     parse(text, KVARN_OK);
-    assert_int_equal(strlen(address.path), KVARN_UNIX_PATH_MAX_BYTES);
+    assert_int_equal(strlen(address.path), KVC_UNIX_PATH_MAX_BYTES);
     snprintf(text, sizeof text, "unix:/%0107d", 0);
     refuses(text, KVARN_TOO_LARGE, "108 bytes");
     refuses("unix:run/x", KVARN_INVALID_SHAPE, "absolute");
@@ -56,7 +56,7 @@ static void tcp_hosts(void **state)
 
     (void)state;
     parse("tcp://127.0.0.1:7070", KVARN_OK);
-    assert_int_equal(address.kind, KVARN_ADDRESS_TCP);
+    assert_int_equal(address.kind, KVC_ADDRESS_TCP);
     assert_string_equal(address.host, "127.0.0.1");
     assert_string_equal(address.port, "7070");
     parse("tcp:localhost:80", KVARN_OK);
@@ -87,7 +87,7 @@ static void other_forms(void **state)
 {
     (void)state;
     parse("spawn:", KVARN_OK);
-    assert_int_equal(address.kind, KVARN_ADDRESS_SPAWN);
+    assert_int_equal(address.kind, KVC_ADDRESS_SPAWN);
     refuses("spawn:/bin/x", KVARN_INVALID_SHAPE, "spawn:");
     refuses("tls://h:1", KVARN_UNSUPPORTED, "TLS");
     refuses("/run/x", KVARN_INVALID_SHAPE, "unix:/run/x");

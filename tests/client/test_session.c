@@ -10,12 +10,12 @@ static void calls_in_flight_are_bounded(void **state)
     open_session(rig);
     for (size_t i = 0; i < PEER_IN_FLIGHT_MAX; i++)
         calls[i] = start_decompress(rig, 1, NULL, NULL);
-    assert_false(kvarn_session_has_room(rig->session));
-    kvarn_blocks_new(&rig->client, KVW_LOOKUP, &meta, 0, 1, 16, &more);
-    assert_int_equal(kvarn_session_start(rig->session, more, UINT64_MAX, 0), KVARN_RETRY);
+    assert_false(kvc_session_has_room(rig->session));
+    kvc_blocks_new(&rig->client, KVW_LOOKUP, &meta, 0, 1, 16, &more);
+    assert_int_equal(kvc_session_start(rig->session, more, UINT64_MAX, 0), KVARN_RETRY);
     assert_non_null(strstr(more->text, "8 calls"));
     exchange(rig, 100000);
-    assert_int_equal(kvarn_session_start(rig->session, more, UINT64_MAX, 0), KVARN_OK);
+    assert_int_equal(kvc_session_start(rig->session, more, UINT64_MAX, 0), KVARN_OK);
     for (size_t i = 0; i < PEER_IN_FLIGHT_MAX; i++)
         free(calls[i]);
     /* `more` is the session's now: freeing the session must free it */
@@ -29,9 +29,9 @@ static void payload_over_the_bound_is_refused_here(void **state)
     uint8_t byte = 0;
 
     open_session(rig);
-    kvarn_blocks_new(&rig->client, KVW_IMPORT, &meta, 0, 1, 16, &call);
-    kvarn_call_add_part(call, &byte, PEER_PAYLOAD_MAX_BYTES + 1); /* never read */
-    assert_int_equal(kvarn_session_start(rig->session, call, UINT64_MAX, 0), KVARN_TOO_LARGE);
+    kvc_blocks_new(&rig->client, KVW_IMPORT, &meta, 0, 1, 16, &call);
+    kvc_call_add_part(call, &byte, PEER_PAYLOAD_MAX_BYTES + 1); /* never read */
+    assert_int_equal(kvc_session_start(rig->session, call, UINT64_MAX, 0), KVARN_TOO_LARGE);
     assert_non_null(strstr(call->text, "fewer"));
     free(call);
 }
@@ -46,11 +46,11 @@ static void deadlines_end_calls_and_late_replies_are_dropped(void **state)
     call->deadline_ns = rig->session->earliest_deadline = 1000;
     struct kvarn_call *other = start_decompress(rig, 1, NULL, NULL);
     to_peer(rig, SIZE_MAX, 100);
-    kvarn_session_expire(rig->session, 999);
-    assert_int_equal(call->state, KVARN_CALL_SENT);
-    kvarn_session_expire(rig->session, 1000);
+    kvc_session_expire(rig->session, 999);
+    assert_int_equal(call->state, KVC_CALL_SENT);
+    kvc_session_expire(rig->session, 1000);
     assert_int_equal(call->status, KVARN_DEADLINE);
-    assert_int_equal(other->state, KVARN_CALL_SENT);
+    assert_int_equal(other->state, KVC_CALL_SENT);
     free(k); /* the reply must not touch these any more */
     free(v);
     free(call);
@@ -74,7 +74,7 @@ static void abandoned_at_every_byte(void **state)
         uint32_t before = rig->peer.requests;
         struct kvarn_call *call = start_import(rig, payload, 300);
         to_peer(rig, cut, 13);
-        kvarn_session_abandon(rig->session, call);
+        kvc_session_abandon(rig->session, call);
         assert_int_equal(call->status, KVARN_CANCELLED);
         free(payload);
         free(call);
@@ -91,13 +91,13 @@ static void abandoned_at_every_byte(void **state)
         struct kvarn_call *call = start_decompress(rig, 1, k, v);
         to_peer(rig, SIZE_MAX, SIZE_MAX);
         place(rig, rig->peer.out.bytes, cut);
-        kvarn_session_abandon(rig->session, call);
+        kvc_session_abandon(rig->session, call);
         free(call);
         free(k);
         free(v);
         place(rig, rig->peer.out.bytes + cut, rig->peer.out.count - cut);
         rig->peer.out.count = 0;
-        assert_int_equal(rig->session->state, KVARN_SESSION_OPEN);
+        assert_int_equal(rig->session->state, KVC_SESSION_OPEN);
         assert_int_equal(rig->session->in_flight, 0);
     }
 }
@@ -113,7 +113,7 @@ static void half_sent_requests_keep_their_bytes(void **state)
     uint64_t sum = peer_checksum(payload, 300);
     struct kvarn_call *call = start_import(rig, payload, 300);
     to_peer(rig, 150, 13);
-    kvarn_session_abandon(rig->session, call);
+    kvc_session_abandon(rig->session, call);
     memset(payload, 0xee, 300);
     free(payload);
     free(call);

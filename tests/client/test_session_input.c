@@ -8,7 +8,7 @@ static void hello_negotiates(void **state)
 {
     struct rig *rig = *state;
 
-    assert_false(kvarn_session_has_room(rig->session)); /* nothing starts before the answer */
+    assert_false(kvc_session_has_room(rig->session)); /* nothing starts before the answer */
     open_session(rig);
     assert_string_equal(rig->session->peer.server, "fake 1");
     assert_string_equal(rig->session->peer.tenant, "uid");
@@ -37,7 +37,7 @@ static void hello_that_fails(void **state)
         struct rig *rig = *state;
         rig->peer.hello_fault = cases[i].fault;
         exchange(rig, 50);
-        assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+        assert_int_equal(rig->session->state, KVC_SESSION_BROKEN);
         assert_int_equal(rig->session->status, cases[i].status);
         assert_true(strlen(rig->session->why) > 10);
     }
@@ -62,9 +62,9 @@ static void replies_in_any_pieces(void **state)
         calls[1] = start_decompress(rig, 3, k, v);
         calls[2] = start_decompress(rig, 1, NULL, NULL);
         exchange(rig, piece);
-        assert_int_equal(rig->session->state, KVARN_SESSION_OPEN);
+        assert_int_equal(rig->session->state, KVC_SESSION_OPEN);
         for (size_t i = 0; i < 3; i++) {
-            assert_int_equal(calls[i]->state, KVARN_CALL_DONE);
+            assert_int_equal(calls[i]->state, KVC_CALL_DONE);
             assert_int_equal(calls[i]->status, KVARN_OK);
             assert_int_equal(calls[i]->device_ns, 1234);
         }
@@ -93,13 +93,13 @@ static void large_payloads_are_received_in_place(void **state)
     to_peer(rig, SIZE_MAX, SIZE_MAX);
     size_t head = rig->peer.out.count - 2 * PEER_BLOCK_ROWS_BYTES;
     place(rig, rig->peer.out.bytes, head + 100);
-    assert_int_equal(kvarn_session_want(rig->session, parts, 4), 3);
+    assert_int_equal(kvc_session_want(rig->session, parts, 4), 3);
     assert_ptr_equal(parts[0].iov_base, k + 100);
     assert_int_equal(parts[0].iov_len, sizeof k - 100);
     assert_ptr_equal(parts[1].iov_base, v);
     assert_int_equal(parts[1].iov_len, sizeof v);
     place(rig, rig->peer.out.bytes + head + 100, rig->peer.out.count - head - 100);
-    assert_int_equal(call->state, KVARN_CALL_DONE);
+    assert_int_equal(call->state, KVC_CALL_DONE);
     assert_pattern(k, 1, sizeof k);
     assert_pattern(v, 2, sizeof v);
     free(call);
@@ -117,10 +117,10 @@ static void replies_out_of_order(void **state)
     rig->peer.out = (struct peer_buffer){0};
     struct kvarn_call *b = start_decompress(rig, 2, NULL, NULL);
     exchange(rig, 5000);
-    assert_int_equal(b->state, KVARN_CALL_DONE);
-    assert_int_equal(a->state, KVARN_CALL_SENT);
+    assert_int_equal(b->state, KVC_CALL_DONE);
+    assert_int_equal(a->state, KVC_CALL_SENT);
     place(rig, second.bytes, second.count);
-    assert_int_equal(a->state, KVARN_CALL_DONE);
+    assert_int_equal(a->state, KVC_CALL_DONE);
     free(second.bytes);
     free(a);
     free(b);
@@ -137,7 +137,7 @@ static void error_replies_need_no_payload(void **state)
     exchange(rig, 7);
     assert_int_equal(call->status, KVARN_RETRY);
     assert_string_equal(call->text, "busy");
-    assert_int_equal(rig->session->state, KVARN_SESSION_OPEN);
+    assert_int_equal(rig->session->state, KVC_SESSION_OPEN);
     free(call);
 }
 
@@ -148,7 +148,7 @@ static void a_farewell_is_passed_on(void **state)
 
     rig->peer.hello_fault = PEER_FAREWELL;
     exchange(rig, 50);
-    assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+    assert_int_equal(rig->session->state, KVC_SESSION_BROKEN);
     assert_int_equal(rig->session->status, KVARN_RETRY);
     assert_int_equal(rig->session->retry_after_us, 5);
     assert_non_null(strstr(rig->session->why, "full house"));
@@ -178,15 +178,15 @@ static void faults_break_the_session(void **state)
         struct kvarn_call *call = start_decompress(rig, 1, k, v);
         struct kvarn_call *other = start_decompress(rig, 1, k, v);
         exchange(rig, 3000);
-        assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+        assert_int_equal(rig->session->state, KVC_SESSION_BROKEN);
         assert_int_equal(rig->session->status, cases[i].status);
-        assert_int_equal(call->state, KVARN_CALL_DONE);
+        assert_int_equal(call->state, KVC_CALL_DONE);
         assert_int_equal(call->status, KVARN_PEER_LOST);
         assert_int_equal(other->status, KVARN_PEER_LOST);
         assert_true(strlen(call->text) > 10);
         struct iovec parts[4];
-        assert_int_equal(kvarn_session_want(rig->session, parts, 4), 0);
-        assert_int_equal(kvarn_session_pending(rig->session, parts, 4), 0);
+        assert_int_equal(kvc_session_want(rig->session, parts, 4), 0);
+        assert_int_equal(kvc_session_pending(rig->session, parts, 4), 0);
         free(call);
         free(other);
     }
@@ -215,11 +215,11 @@ static void damaged_replies(void **state)
                 rig->peer.out.bytes[at] ^= (uint8_t)(1u << rng_below(&rig->rng, 8));
         }
         from_peer(rig, 20000);
-        broken += rig->session->state == KVARN_SESSION_BROKEN;
-        fine += rig->session->state == KVARN_SESSION_OPEN;
+        broken += rig->session->state == KVC_SESSION_BROKEN;
+        fine += rig->session->state == KVC_SESSION_OPEN;
         for (size_t i = 0; i < 2; i++) {
-            kvarn_session_abandon(rig->session, calls[i]);
-            assert_int_equal(calls[i]->state, KVARN_CALL_DONE);
+            kvc_session_abandon(rig->session, calls[i]);
+            assert_int_equal(calls[i]->state, KVC_CALL_DONE);
             free(calls[i]);
         }
     }

@@ -6,7 +6,7 @@
 
 #include "proto/arena.h"
 
-static uint8_t arena_memory[KVARN_ARENA_BYTES];
+static uint8_t arena_memory[KVC_ARENA_BYTES];
 static int sent_to; /* the other end of the client's connection */
 
 static int spaces_setup(void **state)
@@ -148,7 +148,7 @@ static void the_shard_is_remembered(void **state)
 {
     struct rig *rig = *state;
     kvarn_space_options args = options();
-    const struct kvarn_space *known;
+    const struct kvc_space *known;
 
     args.layer_begin = 1;
     args.head_begin = 1;
@@ -177,12 +177,12 @@ static void as_many_as_a_client_keeps(void **state)
     kvarn_space_options args;
     struct kvarn_call *call = NULL;
 
-    for (uint64_t i = 0; i < KVARN_CLIENT_SPACES_MAX; i++) {
+    for (uint64_t i = 0; i < KVC_CLIENT_SPACES_MAX; i++) {
         args = options();
         open_one(rig, &args, 1000 + i);
         assert_int_equal(rig->client.space_count, i + 1);
     }
-    for (uint64_t i = 0; i < KVARN_CLIENT_SPACES_MAX; i++)
+    for (uint64_t i = 0; i < KVC_CLIENT_SPACES_MAX; i++)
         assert_int_equal(rig->client.spaces[i].space, 1000 + i);
     args = options();
     assert_int_equal(kvarn_open_space_start(&rig->client, &args, &call), KVARN_TOO_LARGE);
@@ -198,7 +198,7 @@ static void impossible_groups_break_the_session(void **state)
     struct kvarn_call *call = start_open(rig, &args, &sent);
 
     answer(rig, call, 9, KVARN_MAX_GROUP + 1);
-    assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+    assert_int_equal(rig->session->state, KVC_SESSION_BROKEN);
     assert_non_null(strstr(rig->session->why, "impossible group"));
     assert_int_equal(kvarn_call_status(call), KVARN_PEER_LOST);
     assert_int_equal(rig->client.space_count, 0);
@@ -213,7 +213,7 @@ static void no_group_is_impossible_too(void **state)
     struct kvarn_call *call = start_open(rig, &args, &sent);
 
     answer(rig, call, 9, 0);
-    assert_int_equal(rig->session->state, KVARN_SESSION_BROKEN);
+    assert_int_equal(rig->session->state, KVC_SESSION_BROKEN);
     kvarn_call_free(&call);
 }
 

@@ -35,8 +35,8 @@ static void hello_faults(void **state)
 
 /* A session over one end of a pair; the other end is the test. */
 struct rig {
-    struct kvarn_transport transport;
-    struct kvarn_session *session;
+    struct kvc_transport transport;
+    struct kvc_session *session;
     int peer;
 };
 
@@ -47,9 +47,9 @@ static int setup(void **state)
 
     if (rig == NULL || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return -1;
-    rig->transport = (struct kvarn_transport){.fd = pair[0]};
+    rig->transport = (struct kvc_transport){.fd = pair[0]};
     rig->peer = pair[1];
-    rig->session = kvarn_session_new("test", 0);
+    rig->session = kvc_session_new("test", 0);
     *state = rig;
     return rig->session != NULL ? 0 : -1;
 }
@@ -58,12 +58,12 @@ static int teardown(void **state)
 {
     struct rig *rig = *state;
 
-    kvarn_transport_close(&rig->transport);
+    kvc_transport_close(&rig->transport);
     assert_int_equal(rig->transport.fd, -1);
-    kvarn_transport_close(&rig->transport);
+    kvc_transport_close(&rig->transport);
     if (rig->peer >= 0)
         close(rig->peer);
-    kvarn_session_free(rig->session);
+    kvc_session_free(rig->session);
     free(rig);
     return 0;
 }
@@ -73,23 +73,23 @@ static void events_follow_what_is_unsent(void **state)
     struct rig *rig = *state;
     uint8_t bytes[512];
 
-    assert_int_equal(kvarn_transport_events(rig->session), POLLIN | POLLOUT);
-    assert_int_equal(kvarn_transport_send(&rig->transport, rig->session), KVARN_OK);
-    assert_int_equal(kvarn_transport_events(rig->session), POLLIN);
+    assert_int_equal(kvc_transport_events(rig->session), POLLIN | POLLOUT);
+    assert_int_equal(kvc_transport_send(&rig->transport, rig->session), KVARN_OK);
+    assert_int_equal(kvc_transport_events(rig->session), POLLIN);
     assert_true(recv(rig->peer, bytes, sizeof bytes, MSG_DONTWAIT) >= KVW_HEADER_BYTES);
 }
 
 static void polling_ends_at_its_deadline(void **state)
 {
     struct rig *rig = *state;
-    uint64_t begin = kvarn_now_ns();
+    uint64_t begin = kvc_now_ns();
 
-    assert_false(kvarn_transport_poll(&rig->transport, POLLIN, 0)); /* passed long ago */
-    assert_false(kvarn_transport_poll(&rig->transport, POLLIN, begin + 20000000));
-    assert_true(kvarn_now_ns() >= begin + 20000000);
-    assert_true(kvarn_transport_poll(&rig->transport, POLLOUT, 0));
+    assert_false(kvc_transport_poll(&rig->transport, POLLIN, 0)); /* passed long ago */
+    assert_false(kvc_transport_poll(&rig->transport, POLLIN, begin + 20000000));
+    assert_true(kvc_now_ns() >= begin + 20000000);
+    assert_true(kvc_transport_poll(&rig->transport, POLLOUT, 0));
     assert_int_equal(send(rig->peer, "x", 1, MSG_NOSIGNAL), 1);
-    assert_true(kvarn_transport_poll(&rig->transport, POLLIN, UINT64_MAX));
+    assert_true(kvc_transport_poll(&rig->transport, POLLIN, UINT64_MAX));
 }
 
 static void the_end_of_the_peer_breaks_the_session(void **state)
@@ -98,7 +98,7 @@ static void the_end_of_the_peer_breaks_the_session(void **state)
 
     close(rig->peer);
     rig->peer = -1;
-    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_PEER_LOST);
+    assert_int_equal(kvc_transport_pump(&rig->transport, rig->session), KVARN_PEER_LOST);
     assert_non_null(strstr(rig->session->why, "closed the connection"));
 }
 
@@ -111,8 +111,8 @@ static void words_before_the_end_are_read(void **state)
     assert_int_equal(send(rig->peer, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
     close(rig->peer);
     rig->peer = -1;
-    assert_int_equal(kvarn_transport_send(&rig->transport, rig->session), KVARN_OK);
-    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
+    assert_int_equal(kvc_transport_send(&rig->transport, rig->session), KVARN_OK);
+    assert_int_equal(kvc_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
     assert_non_null(strstr(rig->session->why, "broke the protocol"));
 }
 
@@ -125,7 +125,7 @@ static void a_break_shuts_the_socket(void **state)
     ssize_t got;
 
     assert_int_equal(send(rig->peer, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
-    assert_int_equal(kvarn_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
+    assert_int_equal(kvc_transport_pump(&rig->transport, rig->session), KVARN_BAD_FRAME);
     while ((got = recv(rig->peer, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) /* HELLO */
         continue;
     assert_int_equal(got, 0);
