@@ -36,7 +36,6 @@ COVERED = {
     "server/device/process.c": ["tests/server/test_device.c"],
     "server/device/worker*.c": ["tests/server/test_device.c", "tests/e2e/test_faults.c"],
     "server/main.c": ["tests/server/test_front.c"],
-    "server/net/conn_*.c": ["tests/server/test_conn.c"],
     # one operation each, through the service
     "server/rpc/attend.c": ["tests/server/test_rpc_blocks.c"],
     "server/rpc/*compress.c": ["tests/server/test_rpc_blocks.c"],
