@@ -24,6 +24,7 @@ struct kvc_space {
     uint32_t layers, kv_heads; /* of the shard */
     uint32_t head_dim, group;
     kvarn_dtype dtype;
+    kvarn_origin origin;
 };
 
 struct kvarn_client {

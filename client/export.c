@@ -2,6 +2,7 @@
 #include "client/blocks.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- EXPORT */
 
@@ -43,6 +44,9 @@ static kvarn_status finish_export(struct kvarn_call *call, const char **why)
         *why = "EXPORT: the blocks' sizes do not add up to the payload";
         return KVARN_BAD_FRAME;
     }
+    const struct kvc_space *space = kvc_client_space(call->client, args->space);
+    if (space)
+        args->origin = space->origin;
     args->matched = (size_t)call->matched;
     args->bytes_used = (size_t)bytes;
     if (bytes > args->bytes_capacity) {
@@ -94,9 +98,11 @@ static kvarn_status check_import(struct kvarn_client *client, const kvarn_import
 {
     uint64_t bytes = 0;
 
-    if (!args->blocks || !args->bytes)
+    if (!args->blocks || !args->bytes || !args->origin)
         return kvc_client_fail(client, KVARN_INVALID_SHAPE, "import_blocks: %s is NULL",
-                               args->blocks ? "bytes" : "blocks");
+                               !args->blocks  ? "blocks"
+                               : !args->bytes ? "bytes"
+                                              : "origin (what export gave)");
     for (size_t i = 0; i < args->count; i++) {
         kvarn_block_kind kind = args->blocks[i].kind;
         if (kind != KVARN_BLOCK_TILE && kind != KVARN_BLOCK_EXACT)
@@ -117,6 +123,18 @@ static kvarn_status check_import(struct kvarn_client *client, const kvarn_import
     return KVARN_OK;
 }
 
+static struct kvw_origin wire_origin(const kvarn_origin *origin)
+{
+    struct kvw_origin out = {.present = true,
+                             .layer_begin = origin->layer_begin,
+                             .layer_count = origin->layer_count,
+                             .head_begin = origin->head_begin,
+                             .head_count = origin->head_count};
+
+    memcpy(out.fingerprint, origin->fingerprint, sizeof out.fingerprint);
+    return out;
+}
+
 static kvarn_status plan_import(struct kvarn_client *client, void *args_, struct kvarn_call **call)
 {
     kvarn_import_args *args = args_;
@@ -130,7 +148,9 @@ static kvarn_status plan_import(struct kvarn_client *client, void *args_, struct
     status = check_import(client, args, space);
     if (status != KVARN_OK)
         return status;
-    struct kvw_blocks blocks = {.space = args->space, .block_count = (uint32_t)args->count};
+    struct kvw_blocks blocks = {.space = args->space,
+                                .block_count = (uint32_t)args->count,
+                                .origin = wire_origin(args->origin)};
     status = kvc_blocks_new(client, KVW_IMPORT, &blocks, args->count * KVW_PUT_ROW_BYTES,
                             args->count, KVW_BLOCK_STATUS_BYTES, call);
     if (status != KVARN_OK)

@@ -45,7 +45,12 @@ static void remember(struct kvarn_client *client, const kvarn_space_options *arg
         .head_dim = args->head_dim,
         .group = args->group,
         .dtype = args->dtype,
+        .origin = {.layer_begin = args->layer_begin, .head_begin = args->head_begin},
     };
+
+    known.origin.layer_count = known.layers;
+    known.origin.head_count = known.kv_heads;
+    memcpy(known.origin.fingerprint, args->fingerprint, sizeof args->fingerprint);
 
     for (size_t i = 0; i < client->space_count; i++) {
         if (client->spaces[i].space == known.space) {

@@ -79,12 +79,18 @@ struct kvw_query {
     float scale, soft_cap; /* scale 0 = 1/sqrt(head_dim) */
     bool full, deterministic;
 };
+struct kvw_origin {
+    bool present;
+    uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint32_t layer_begin, layer_count, head_begin, head_count;
+};
 struct kvw_blocks {
     uint64_t space;
     uint32_t block_count, lease_ms, layer_begin, layer_count;
     bool all;
     struct kvw_layout layout;
     struct kvw_query query;
+    struct kvw_origin origin; /* IMPORT */
 };
 struct kvw_blocks_reply {
     struct kvw_result result;

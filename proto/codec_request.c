@@ -129,6 +129,30 @@ static Kvarn__Query make_query(const struct kvw_query *in)
     return m;
 }
 
+#define ORIGIN_FIELDS(N) N(layer_begin) N(layer_count) N(head_begin) N(head_count)
+
+static bool take_origin(struct kvw_origin *out, const Kvarn__Origin *m)
+{
+    memset(out, 0, sizeof *out);
+    if (m == NULL)
+        return true;
+    out->present = true;
+    ORIGIN_FIELDS(KVW_TAKE_N)
+    return kvw_bytes32_take(out->fingerprint, m->has_fingerprint, &m->fingerprint);
+}
+
+static Kvarn__Origin make_origin(const struct kvw_origin *in)
+{
+    Kvarn__Origin m = KVARN__ORIGIN__INIT;
+
+    ORIGIN_FIELDS(KVW_PUT_N)
+    m.has_fingerprint = 1;
+    m.fingerprint.len = KVARN_FINGERPRINT_BYTES;
+    /* protobuf-c's structs have no const; packing only reads. */
+    m.fingerprint.data = (uint8_t *)(uintptr_t)in->fingerprint;
+    return m;
+}
+
 #define BLOCKS_FIELDS(N) N(space) N(block_count) N(lease_ms) N(layer_begin) N(layer_count)
 
 kvarn_status kvw_blocks_decode(struct kvw_blocks *out, const uint8_t *in, size_t count,
@@ -139,6 +163,10 @@ kvarn_status kvw_blocks_decode(struct kvw_blocks *out, const uint8_t *in, size_t
     out->all = m->all != 0;
     take_layout(&out->layout, m->layout);
     take_query(&out->query, m->query);
+    if (!take_origin(&out->origin, m->origin)) {
+        *why = "a fingerprint that is not 32 bytes long";
+        return KVARN_BAD_FRAME;
+    }
     return KVARN_OK;
 }
 
@@ -147,12 +175,14 @@ size_t kvw_blocks_encode(uint8_t *out, size_t room, const struct kvw_blocks *in)
     Kvarn__Blocks m = KVARN__BLOCKS__INIT;
     Kvarn__Layout layout = make_layout(&in->layout);
     Kvarn__Query query = make_query(&in->query);
+    Kvarn__Origin origin = make_origin(&in->origin);
 
     BLOCKS_FIELDS(KVW_PUT_N)
     KVW_PUT_N(all)
     m.has_space = 1;
     m.layout = in->layout.present ? &layout : NULL;
     m.query = in->query.present ? &query : NULL;
+    m.origin = in->origin.present ? &origin : NULL;
     return kvw_codec_pack(out, room, &m.base);
 }
 

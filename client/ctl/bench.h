@@ -53,8 +53,9 @@ struct bench_work {
     void *k, *v, *q, *exported;
     kvarn_block_result *results; /* of the export */
     size_t exported_bytes;
-    uint64_t fresh;    /* keys handed out so far */
-    uint64_t attended; /* ATTEND walks through the layers */
+    kvarn_origin origin; /* of exported */
+    uint64_t fresh;      /* keys handed out so far */
+    uint64_t attended;   /* ATTEND walks through the layers */
 };
 
 /* Opens the space on one connection and makes its buffers. */

@@ -187,6 +187,7 @@ static kvarn_status export_context(struct bench_work *work, struct bench_client 
     args.results = work->results;
     kvarn_status status = kvarn_export(client->client, &args);
     work->exported_bytes = args.bytes_used;
+    work->origin = args.origin;
     return status;
 }
 
@@ -293,6 +294,7 @@ static kvarn_status start_import(struct bench_work *work, struct bench_client *c
     args->count = work->blocks;
     args->bytes = work->exported;
     args->bytes_count = work->exported_bytes;
+    args->origin = &work->origin;
     return kvarn_import_blocks_start(client->client, args, &client->call);
 }
 

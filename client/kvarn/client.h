@@ -317,6 +317,12 @@ typedef struct kvarn_attend_args {
     }
 KVARN_OPERATION(attend, kvarn_attend_args);
 
+/* What the bytes of blocks were made for. Bytes of equal origins are interchangeable. */
+typedef struct kvarn_origin {
+    uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint32_t layer_begin, layer_count, head_begin, head_count; /* the shard; counts are never 0 */
+} kvarn_origin;
+
 /* EXPORT: the bytes of blocks in canonical order [layer][kv head][record] (TILE) or
  * [layer][kv head][K rows [G, dim], V rows [G, dim]] (EXACT), one block after the other. */
 typedef struct kvarn_export_args {
@@ -330,15 +336,20 @@ typedef struct kvarn_export_args {
     kvarn_block_result *results; /* out [count] */
     /* out */
     size_t bytes_used, matched;
+    kvarn_origin origin; /* of the space: goes with the bytes to whoever imports them */
 } kvarn_export_args;
 #define KVARN_EXPORT_INIT                                                                          \
     {                                                                                              \
-        sizeof(kvarn_export_args), 0, 0, NULL, 0, NULL, 0, NULL, 0, 0                              \
+        sizeof(kvarn_export_args), 0, 0, NULL, 0, NULL, 0, NULL, 0, 0,                             \
+        {                                                                                          \
+            {0}, 0, 0, 0, 0                                                                        \
+        }                                                                                          \
     }
 KVARN_OPERATION(export, kvarn_export_args);
 
-/* IMPORT: what EXPORT gave, into a space of the same fingerprint and shard. Digests are checked.
- * (Named import_blocks and export in C and C++ alike: `import` is reserved in newer C++.) */
+/* IMPORT: what EXPORT gave, into a space of the same fingerprint and shard (else
+ * FINGERPRINT_MISMATCH: the bytes would be read as another model's). Digests are checked. (Named
+ * import_blocks and export in C and C++ alike: `import` is reserved in newer C++.) */
 typedef struct kvarn_import_args {
     size_t size;
     uint32_t deadline_ms;
@@ -350,10 +361,11 @@ typedef struct kvarn_import_args {
     size_t bytes_count;
     kvarn_block_result *results; /* out [count], may be NULL */
     size_t stored;               /* out */
+    const kvarn_origin *origin;  /* what export gave */
 } kvarn_import_args;
 #define KVARN_IMPORT_INIT                                                                          \
     {                                                                                              \
-        sizeof(kvarn_import_args), 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0                           \
+        sizeof(kvarn_import_args), 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, NULL                     \
     }
 KVARN_OPERATION(import_blocks, kvarn_import_args);
 

@@ -29,11 +29,41 @@ static void hold_slots(struct kvd_work *work, uint32_t count)
     }
 }
 
+/* Bytes of another model, preset or shard may have the right sizes and digests; only this tells
+ * them apart. */
+static kvarn_status check_origin(struct kvd_work *work)
+{
+    const struct kvw_origin *origin = &work->args.blocks.origin;
+    const struct kvd_space *space = work->space;
+
+    if (!origin->present)
+        return kvd_work_fail(work, KVARN_INVALID_SHAPE,
+                             "origin is missing: send the fingerprint and shard of the space that "
+                             "exported the blocks");
+    if (memcmp(origin->fingerprint, space->fingerprint, sizeof space->fingerprint) != 0)
+        return kvd_work_fail(work, KVARN_FINGERPRINT_MISMATCH,
+                             "the blocks are of fingerprint %s, this space is %s: import into a "
+                             "space opened with the exporter's parameters",
+                             kvd_key_text(origin->fingerprint).text,
+                             kvd_key_text(space->fingerprint).text);
+    if (origin->layer_begin != space->layer_begin || origin->layer_count != space->layers ||
+        origin->head_begin != space->head_begin || origin->head_count != space->heads)
+        return kvd_work_fail(work, KVARN_FINGERPRINT_MISMATCH,
+                             "the blocks are of layers %u+%u, kv heads %u+%u; this space holds "
+                             "layers %u+%u, kv heads %u+%u",
+                             origin->layer_begin, origin->layer_count, origin->head_begin,
+                             origin->head_count, space->layer_begin, space->layers,
+                             space->head_begin, space->heads);
+    return KVARN_OK;
+}
+
 static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
     kvarn_status status = kvd_items_begin(work, metadata, 1, KVW_PUT_ROW_BYTES, false);
     uint64_t count = work->args.blocks.block_count;
 
+    if (status == KVARN_OK)
+        status = check_origin(work);
     if (status != KVARN_OK)
         return status;
     kvd_work_need(work, count * KVW_BLOCK_STATUS_BYTES);

@@ -167,6 +167,7 @@ static void bench_import(struct bench *bench)
         put.count = BLOCKS;
         put.bytes = records;
         put.bytes_count = bytes;
+        put.origin = &get.origin;
         begin = bench_seconds();
         bench_must(bench->client, "import", kvarn_import_blocks(bench->client, &put));
         import[i] = (double)bytes / (bench_seconds() - begin) / 1e6;

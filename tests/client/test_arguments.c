@@ -210,6 +210,8 @@ static void transfers(void **state)
     expect(kvarn_import_blocks(client, &in), KVARN_INVALID_SHAPE, "blocks is NULL");
     in.blocks = results;
     in.bytes = memory;
+    expect(kvarn_import_blocks(client, &in), KVARN_INVALID_SHAPE, "origin");
+    in.origin = &out.origin;
     expect(kvarn_import_blocks(client, &in), KVARN_INVALID_SHAPE, "blocks[1].kind is 0");
     in.count = 1;
     expect(kvarn_import_blocks(client, &in), KVARN_INVALID_SHAPE, "1000");

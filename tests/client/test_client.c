@@ -149,6 +149,7 @@ static void export_import(struct rig *rig)
     in.count = 1;
     in.bytes = bytes;
     in.bytes_count = PEER_TILE_BYTES;
+    in.origin = &out.origin;
     assert_int_equal(kvarn_import_blocks(rig->client, &in), KVARN_OK);
     assert_int_equal(in.stored, 1);
     in.bytes_count--;

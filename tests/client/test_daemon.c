@@ -238,6 +238,7 @@ static void hand_over(void **state)
     in.blocks = results;
     in.bytes = bytes;
     in.bytes_count = out.bytes_used;
+    in.origin = &out.origin;
     check(kvarn_import_blocks(client, &in), KVARN_OK);
     assert_int_equal(in.stored, BLOCKS);
     kvarn_decompress_args get = KVARN_DECOMPRESS_INIT;

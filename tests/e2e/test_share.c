@@ -238,6 +238,7 @@ static void export_and_import_between_daemons(void **state)
     in.count = 5;
     in.bytes = bytes;
     in.bytes_count = out.bytes_used;
+    in.origin = &out.origin;
     model_expect(to, kvarn_import_blocks(to, &in), KVARN_OK, "import");
     assert_int_equal(in.stored, 5);
     sequence = model_sequence(from, space, &model, 5, &found);

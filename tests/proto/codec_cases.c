@@ -106,9 +106,15 @@ static void fill_blocks(union codec_any *out)
                                               .layer_count = 54,
                                               .all = true,
                                               .layout = LAYOUT,
-                                              .query = QUERY};
+                                              .query = QUERY,
+                                              .origin = {.present = true,
+                                                         .layer_begin = 55,
+                                                         .layer_count = 56,
+                                                         .head_begin = 57,
+                                                         .head_count = 58}};
 
     memcpy(&out->blocks, &example, sizeof example);
+    fill_fingerprint(out->blocks.origin.fingerprint, 3);
 }
 
 static void fill_blocks_reply(union codec_any *out)

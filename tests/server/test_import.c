@@ -23,6 +23,7 @@ struct scene {
     uint8_t *bytes; /* put rows, then blocks */
     uint64_t bytes_count;
     uint64_t used; /* of the pool, before any import */
+    struct kvw_origin origin;
 };
 
 static struct scene *open_scene(const struct rig_options *options)
@@ -38,6 +39,7 @@ static struct scene *open_scene(const struct rig_options *options)
     from = rig_open_space(&scene->rig, NULL);
     other.revision = "importer";
     scene->to = rig_open_space(&scene->rig, &other);
+    scene->origin = rig_origin(&scene->rig, scene->to.handle);
     for (uint32_t i = 0; i < COUNT; i++)
         scene->keys[i] = rig_key(i);
     rows = rig_rows(&from, from.layers, COUNT * from.group, 3);
@@ -64,8 +66,9 @@ static void close_scene(struct scene *scene)
 
 static struct rig_call *start(struct scene *scene, uint32_t count)
 {
-    struct kvw_blocks args = {.space = scene->to.handle, .block_count = count};
-    uint8_t meta[64];
+    struct kvw_blocks args = {
+        .space = scene->to.handle, .block_count = count, .origin = scene->origin};
+    uint8_t meta[128];
 
     return rig_start(&scene->rig, KVW_IMPORT, meta, kvw_blocks_encode(meta, sizeof meta, &args),
                      scene->bytes, scene->bytes_count);
@@ -165,12 +168,39 @@ static void a_wrong_row_keeps_nothing(void **state)
     close_scene(scene);
 }
 
+/* Right sizes and digests, but of another model or shard: must never be read as this one's. */
+static void another_origin_is_refused(void **state)
+{
+    struct scene *scene = open_scene(NULL);
+    struct kvw_origin right = scene->origin;
+    struct rig_call *call;
+
+    (void)state;
+    scene->origin.fingerprint[31] ^= 1;
+    call = import(scene);
+    assert_int_equal(call->status, KVARN_FINGERPRINT_MISMATCH);
+    assert_non_null(strstr(call->text, "fingerprint"));
+    scene->origin = right;
+    scene->origin.layer_begin++;
+    call = import(scene);
+    assert_int_equal(call->status, KVARN_FINGERPRINT_MISMATCH);
+    assert_non_null(strstr(call->text, "layers 1+"));
+    scene->origin = right;
+    scene->origin.head_begin = 7;
+    assert_int_equal(import(scene)->status, KVARN_FINGERPRINT_MISMATCH);
+    scene->origin.present = false;
+    assert_int_equal(import(scene)->status, KVARN_INVALID_SHAPE);
+    assert_int_equal(kept(scene), 0);
+    close_scene(scene);
+}
+
 static void a_client_that_goes_keeps_nothing(void **state)
 {
     struct scene *scene = open_scene(NULL);
-    struct kvw_blocks args = {.space = scene->to.handle, .block_count = COUNT};
+    struct kvw_blocks args = {
+        .space = scene->to.handle, .block_count = COUNT, .origin = scene->origin};
     struct kvd_request *request;
-    uint8_t meta[64];
+    uint8_t meta[128];
 
     (void)state;
     /* gone between the header and the end of the payload: begun, never run */
@@ -211,6 +241,7 @@ int main(void)
         cmocka_unit_test(what_exists_gives_its_slot_back),
         cmocka_unit_test(a_wrong_bit_is_not_kept),
         cmocka_unit_test(a_wrong_row_keeps_nothing),
+        cmocka_unit_test(another_origin_is_refused),
         cmocka_unit_test(a_client_that_goes_keeps_nothing),
         cmocka_unit_test(a_full_pool_falls_back_to_staging),
     };

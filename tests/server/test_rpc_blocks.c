@@ -380,8 +380,9 @@ static struct rig_call *import(struct rig *rig, const struct rig_space *space,
                                const struct rig_call *exported, uint32_t count, uint64_t bytes)
 {
     struct kvw_blocks args = {.space = space->handle, .block_count = count};
-    uint8_t meta[64];
+    uint8_t meta[128];
 
+    args.origin = rig_origin(rig, space->handle);
     return rig_call(rig, KVW_IMPORT, meta, kvw_blocks_encode(meta, sizeof meta, &args),
                     exported->payload, bytes);
 }

@@ -290,6 +290,20 @@ struct rig_space rig_open_space(struct rig *rig, const struct kvw_open_space *op
 
 /* ---- data */
 
+struct kvw_origin rig_origin(struct rig *rig, uint64_t handle)
+{
+    const struct kvd_space *space = kvd_space_find(&rig->service->spaces, rig->tenant, handle);
+    struct kvw_origin origin = {.present = true};
+
+    assert_non_null(space);
+    memcpy(origin.fingerprint, space->fingerprint, sizeof origin.fingerprint);
+    origin.layer_begin = space->layer_begin;
+    origin.layer_count = space->layers;
+    origin.head_begin = space->head_begin;
+    origin.head_count = space->heads;
+    return origin;
+}
+
 kvarn_key rig_key(uint32_t number)
 {
     struct rng rng = rng_make(number + 1000);

@@ -77,6 +77,9 @@ struct kvw_open_space rig_space_options(void); /* 2 layers, 2 kv heads, 64 wide,
 struct rig_call *rig_open_space_call(struct rig *rig, const struct kvw_open_space *options);
 struct rig_space rig_open_space(struct rig *rig, const struct kvw_open_space *options);
 
+/* Of the space with this handle: what IMPORT wants. */
+struct kvw_origin rig_origin(struct rig *rig, uint64_t handle);
+
 kvarn_key rig_key(uint32_t number);
 /* Finite f16 rows [layers][tokens][heads][dim], K then V; the same for the same seed. */
 uint16_t *rig_rows(const struct rig_space *space, uint32_t layers, uint32_t tokens, uint64_t seed);
