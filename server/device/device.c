@@ -114,6 +114,9 @@ static void on_worker_ended(void *context)
 {
     struct kvd_device *device = context;
 
+    /* The watch was over the jobs of this worker; the next one begins with none. */
+    kvd_timer_stop(device->stall);
+    device->watched = false;
     take_done(device);
     kvd_flights_end_all(&device->flights, KVARN_GPU_LOST);
 }

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/core/clock.h"
 #include "server/core/limits.h"
 #include "server/core/log.h"
 #include "server/core/loop.h"
@@ -309,14 +310,40 @@ static void killed_worker_is_replaced(void **state)
     }
 }
 
-static void stalled_worker_is_replaced(void **state)
+static void wake_up(void *context)
 {
-    struct fixture *f = *state;
+    (void)context;
+}
+
+static uint64_t now_ms(void)
+{
+    return kvd_now_ns() / 1000000;
+}
+
+/* Runs the loop until this time. */
+static void run_until(struct fixture *f, uint64_t until_ms)
+{
+    struct kvd_timer *timer = NULL;
+    assert_int_equal(kvd_timer_open(&timer, f->loop, wake_up, NULL), KVARN_OK);
+    kvd_timer_start(timer, 1, 5);
+    while (now_ms() < until_ms)
+        kvd_loop_turn(f->loop);
+    kvd_timer_close(&timer);
+}
+
+static void reopen_with_stall(struct fixture *f, uint32_t stall_ms)
+{
     struct kvd_device_options options = options_of(1);
     const char *why = NULL;
     kvd_device_close(&f->device);
-    options.stall_ms = 50;
+    options.stall_ms = stall_ms;
     assert_int_equal(kvd_device_open(&f->device, f->loop, &options, &why), KVARN_OK);
+}
+
+static void stalled_worker_is_replaced(void **state)
+{
+    struct fixture *f = *state;
+    reopen_with_stall(f, 50);
     struct kvd_job *job = job_new(f, KVD_JOB_DIGEST, 0, 0, 0);
     kill(worker_pid(), SIGSTOP);
     run(f, job);
@@ -328,6 +355,31 @@ static void stalled_worker_is_replaced(void **state)
     assert_int_equal(f->done, 2);
     /* one that does not end when asked to is killed by close */
     kill(worker_pid(), SIGSTOP);
+}
+
+/* The time that a dead worker took does not count against the one after it. */
+static void a_new_worker_has_the_whole_stall_time(void **state)
+{
+    struct fixture *f = *state;
+    enum { STALL_MS = 2000 };
+    reopen_with_stall(f, STALL_MS);
+    struct kvd_job *job = job_new(f, KVD_JOB_DIGEST, 0, 0, 0);
+    uint64_t begun = now_ms();
+    kill(worker_pid(), SIGSTOP);
+    submit(f, job);
+    kill(worker_pid(), SIGKILL);
+    while (f->lost == 0 || !kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    run_until(f, begun + 800);
+    kill(worker_pid(), SIGSTOP);
+    submit(f, job);
+    run_until(f, begun + STALL_MS + 300);
+    assert_int_equal(f->lost, 1);
+    kill(worker_pid(), SIGCONT);
+    while (f->done < 2)
+        kvd_loop_turn(f->loop);
+    assert_int_equal(f->lost, 1);
+    assert_int_equal(kvd_device_restarts(f->device), 1);
 }
 
 static void pool_zero_is_seen_by_the_worker(void **state)
@@ -445,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_job_is_internal_and_the_worker_lives, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_worker_is_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(stalled_worker_is_replaced, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_new_worker_has_the_whole_stall_time, setup, teardown),
         cmocka_unit_test_setup_teardown(pool_zero_is_seen_by_the_worker, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_gets_only_its_descriptors, setup, teardown),
         cmocka_unit_test(a_worker_that_cannot_serve_is_told),
