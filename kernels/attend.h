@@ -1,15 +1,15 @@
 /* What the attend variants share: argument checks, query loading, the scratch plan.
  *
  * Internal to kernels/. The variants differ in arithmetic only: kvk_attend_ref works in double and
- * decodes every token; the others fold the record's vectors into q and p (kvarn-method, section
- * 2.1) and work in fp32. */
+ * decodes every token; the others fold the record's vectors into q and p (METHOD.md, section 7)
+ * and work in fp32. */
 #ifndef KVK_ATTEND_H
 #define KVK_ATTEND_H
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 kvarn_status kvk_attend_ref(struct kvk_attend *op);
 kvarn_status kvk_attend_avx2(struct kvk_attend *op);

@@ -5,9 +5,9 @@
  * bits only), 4-bit codes by mask and convert. The floats serve all query rows of the block. */
 #include <math.h>
 
-#include "attend.h"
-#include "attend_codes.h"
-#include "attend_vec256.h"
+#include "kernels/attend.h"
+#include "kernels/attend_codes.h"
+#include "kernels/attend_vec256.h"
 
 static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {
@@ -114,4 +114,4 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
 }
 
 #define KVK_ATTEND_ENTRY kvk_attend_avx2
-#include "attend_body.h"
+#include "kernels/attend_body.h"

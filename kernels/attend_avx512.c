@@ -7,9 +7,9 @@
  * permute reads the low 4 bits of each lane, so nothing has to be masked. */
 #include <math.h>
 
-#include "attend.h"
-#include "attend_codes.h"
-#include "attend_vec512.h"
+#include "kernels/attend.h"
+#include "kernels/attend_codes.h"
+#include "kernels/attend_vec512.h"
 
 static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {
@@ -177,7 +177,7 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
 }
 
 #define KVK_ATTEND_ENTRY kvk_attend_avx512_tables
-#include "attend_body.h"
+#include "kernels/attend_body.h"
 
 kvarn_status kvk_attend_avx512(struct kvk_attend *op)
 {

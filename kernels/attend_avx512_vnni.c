@@ -8,9 +8,9 @@
  * largest entry. Four rows are interleaved byte by byte first, once for all query rows. */
 #include <math.h>
 
-#include "attend.h"
-#include "attend_codes.h"
-#include "attend_vec512.h"
+#include "kernels/attend.h"
+#include "kernels/attend_codes.h"
+#include "kernels/attend_vec512.h"
 
 enum { FIXED_MAX = 127 * 256 }; /* largest |256 high + low| with high in s8 */
 
@@ -262,4 +262,4 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
 }
 
 #define KVK_ATTEND_ENTRY kvk_attend_avx512_vnni
-#include "attend_body.h"
+#include "kernels/attend_body.h"

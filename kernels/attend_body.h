@@ -2,10 +2,10 @@
  *
  * A template: attend_avx2.c and attend_avx512.c define the vectors (attend_vec*.h), the order of
  * columns and the product with codes, then include this file, which defines KVK_ATTEND_ENTRY.
- * Formulas are those of kvarn-method, section 2.1; names too (a, z, u; b, y, w). */
-#include "attend_math.h"
-#include "fwht.h"
-#include "tile.h"
+ * Formulas are those of METHOD.md, section 7; names too (a, z, u; b, y, w). */
+#include "kernels/attend_math.h"
+#include "kernels/fwht.h"
+#include "kernels/tile.h"
 
 KVK_INLINE void fill_units(int32_t *column_at, uint32_t columns, uint32_t bits, uint32_t width)
 {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "attend_scratch.h"
+#include "kernels/attend_scratch.h"
 
 #define KVK_INLINE static inline __attribute__((always_inline))
 #ifdef __clang__

@@ -4,9 +4,9 @@
  */
 #include <math.h>
 
-#include "attend.h"
-#include "attend_scratch.h"
-#include "half.h"
+#include "kernels/attend.h"
+#include "kernels/attend_scratch.h"
+#include "kernels/half.h"
 
 static bool span_fits(const struct kvk_attend *op, const struct kvk_span *span)
 {

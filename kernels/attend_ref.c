@@ -5,9 +5,9 @@
  * its share of the output is un-rotated once at the end. Exact rows are taken as they are. */
 #include <math.h>
 
-#include "attend.h"
-#include "half.h"
-#include "tile.h"
+#include "kernels/attend.h"
+#include "kernels/half.h"
+#include "kernels/tile.h"
 
 struct row {
     double m, l;                      /* running maximum of the logits, sum of exp(s - m) */

@@ -11,12 +11,13 @@
 #ifndef KVK_COMPRESS_H
 #define KVK_COMPRESS_H
 
-#include "kernels.h"
-#include "tile.h"
+#include "kernels/kernels.h"
+#include "kernels/tile.h"
 
 #define KVK_FMA(a, b, c) __builtin_fmaf(a, b, c)
 
-/* Method, section 1.3: clamps of a measured std and of an accumulated scale, exp(-0.3), exp(10). */
+/* METHOD.md, section 2: clamps of a measured std and of an accumulated scale, exp(-0.3), exp(10).
+ */
 #define KVK_STD_LOW      1e-3f
 #define KVK_STD_HIGH     1e3f
 #define KVK_SCALE_LOW    0.7408182206817179f

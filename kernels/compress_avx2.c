@@ -3,10 +3,10 @@
  * Same plan as compress_avx512.c. A set of 16 lanes is a pair of registers. */
 #include <string.h>
 
-#include "fwht.h"
-#include "quantise_avx2.h"
-#include "simd_avx2.h"
-#include "variants.h"
+#include "kernels/fwht.h"
+#include "kernels/quantise_avx2.h"
+#include "kernels/simd_avx2.h"
+#include "kernels/variants.h"
 
 /* 64 channels: load, note non-finite values in bad, distances 1 to 32, store. */
 KVK_INLINE __m256 load_run(float *dst, const uint8_t *src, int bf16, int rotate, __m256 bad)

@@ -6,10 +6,10 @@
  * with them. */
 #include <string.h>
 
-#include "load_avx512.h"
-#include "quantise_avx512.h"
-#include "simd_avx512.h"
-#include "variants.h"
+#include "kernels/load_avx512.h"
+#include "kernels/quantise_avx512.h"
+#include "kernels/simd_avx512.h"
+#include "kernels/variants.h"
 
 static float mean_of(const float *x, uint32_t n)
 {

@@ -1,17 +1,20 @@
 /* K and V of one tile -> record, scalar: the definition of a correct record.
  *
- * Rotation, variance normalisation in the one-sweep form, asymmetric rounding, folding and packing:
- * method, sections 1.2 to 1.6. The scale update is written without logarithms:
- *      exp clip(ln s + ln clip(x, 1e-3, 1e3), -0.3, 10) = clip(s * clip(x, 1e-3, 1e3), e^-0.3,
- * e^10) so that no libm function is on the path. Variances are taken about a shift close to the
- * mean, which costs nothing next to the fused multiply and keeps them exact for channels whose mean
- * is many times their deviation. Order of every sum: see compress.h. */
+ * Rotation, variance normalisation, rounding, folding and packing: METHOD.md, sections 1 to 5.
+ * Order of every sum: see compress.h.
+ *
+ * Built twice: with fused multiply-add as an instruction, and without, where the compiler calls
+ * fmaf(). C requires that to round once, so both give the same bits; the call only costs time. */
 #include <string.h>
 
-#include "compress.h"
-#include "fwht.h"
-#include "half.h"
-#include "variants.h"
+#include "kernels/compress.h"
+#include "kernels/fwht.h"
+#include "kernels/half.h"
+#include "kernels/variants.h"
+
+#ifndef KVK_COMPRESS_REF /* CMakeLists.txt names the other build */
+#define KVK_COMPRESS_REF kvk_compress_ref
+#endif
 
 static float clip(float x, float low, float high)
 {
@@ -267,8 +270,8 @@ static void store_f16(uint8_t *at, float x)
     kvk_u16_store(at, kvk_f16_from_f32(clip(x, -KVK_F16_MAX, KVK_F16_MAX) + 0.0f));
 }
 
-/* Codes, step and zero of one row. The row scale never changes a code (method, section 0), so the
- * row is rounded in units of T / gain / sc and sr only enters the floor of the step. */
+/* Codes, step and zero of one row. The row scale never changes a code (METHOD.md, section 4), so
+ * the row is rounded in units of T / gain / sc and sr only enters the floor of the step. */
 static void quantise_row(const struct kvk_balance *b, const struct kvk_side *side, const float *t,
                          uint32_t r)
 {
@@ -316,7 +319,7 @@ static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side
     return KVARN_OK;
 }
 
-kvarn_status kvk_compress_ref(struct kvk_compress *op)
+kvarn_status KVK_COMPRESS_REF(struct kvk_compress *op)
 {
     struct kvk_side k, v;
     kvarn_status status;

@@ -3,10 +3,10 @@
  * Same plan as decompress_avx512.c. A row goes through scratch once: 64 channels are decoded and
  * rotated inside eight registers, then the distances above 32 are done together with the rounding.
  */
-#include "fwht.h"
-#include "simd_avx2.h"
-#include "tile.h"
-#include "variants.h"
+#include "kernels/fwht.h"
+#include "kernels/simd_avx2.h"
+#include "kernels/tile.h"
+#include "kernels/variants.h"
 
 struct decoder {
     _Alignas(32) float step[KVARN_MAX_HEAD_DIM];  /* K */

@@ -5,10 +5,10 @@
  * 8 or 16 consecutive tokens, each token then takes its bits by a shift, so that no fp32 value is
  * ever turned. V codes lie along the row; there step and zero belong to the token, and the few
  * possible values come from a table held in one register. */
-#include "fwht.h"
-#include "simd_avx512.h"
-#include "tile.h"
-#include "variants.h"
+#include "kernels/fwht.h"
+#include "kernels/simd_avx512.h"
+#include "kernels/tile.h"
+#include "kernels/variants.h"
 
 KVK_INLINE __m512 load_f16(const uint8_t *record, size_t offset, uint32_t index)
 {

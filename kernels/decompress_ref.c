@@ -3,15 +3,15 @@
  *      K^[g,d] = (cK[d,g] * a[d] + z[d]) * (u[g] / sqrt(D)), then butterflies over d
  *      V^[g,d] = (cV[g,d] * b[g] + y[g]) * (w[d] / sqrt(D)), then butterflies over d
  *
- * (V with v_rotated: w[d] alone and no butterflies; method, section 0; H is its own inverse). c * a
- * is exact in fp32, since a code has at most 4 and an fp16 at most 11 significant bits, so fused or
- * not makes no difference there. Rounded to the tile's dtype at the end, half to even; beyond the
- * largest fp16 the result is infinity. A record with a non-finite vector decodes to non-finite rows
- * whose NaN bits are unspecified. */
-#include "fwht.h"
-#include "half.h"
-#include "tile.h"
-#include "variants.h"
+ * (V with v_rotated: w[d] alone and no butterflies; METHOD.md, sections 1 and 5). c * a is exact in
+ * fp32, since a code has at most 4 and an fp16 at most 11 significant bits, so fused or not makes
+ * no difference there. Rounded to the tile's dtype at the end, half to even; beyond the largest
+ * fp16 the result is infinity. A record with a non-finite vector decodes to non-finite rows whose
+ * NaN bits are unspecified. */
+#include "kernels/fwht.h"
+#include "kernels/half.h"
+#include "kernels/tile.h"
+#include "kernels/variants.h"
 
 static void load_vector(float *dst, const uint8_t *at, uint32_t count)
 {

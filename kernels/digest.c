@@ -6,7 +6,7 @@
 
 #include <isa-l/crc.h>
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 uint32_t kvk_digest(uint32_t crc, const void *bytes, size_t count)
 {

@@ -10,8 +10,8 @@
 #include <cpuid.h>
 #endif
 
-#include "attend.h"
-#include "variants.h"
+#include "kernels/attend.h"
+#include "kernels/variants.h"
 
 #if defined(__x86_64__)
 /* __builtin_cpu_supports looks at XGETBV too; it does not know F16C in every compiler we use. */

@@ -1,9 +1,8 @@
-/* The orthonormal Sylvester-Hadamard rotation of one row, scalar: x <- x H (method, section 1.2).
+/* The orthonormal Sylvester-Hadamard rotation of one row, scalar: x <- x H (METHOD.md, section 1).
  *
  * Butterflies with distances 1, 2, 4, ..., dim/2 in this order, then one factor 1/sqrt(dim). The
  * order is part of the numbers: every variant adds and subtracts the same pairs. H is symmetric and
- * its own inverse, so the same function rotates and un-rotates. Multiplying by an fp16 matrix
- * instead would shrink rows, since 1/sqrt(128) is no fp16 number. */
+ * its own inverse, so the same function rotates and un-rotates. */
 #ifndef KVK_FWHT_H
 #define KVK_FWHT_H
 

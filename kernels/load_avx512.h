@@ -3,8 +3,8 @@
 #ifndef KVK_LOAD_AVX512_H
 #define KVK_LOAD_AVX512_H
 
-#include "fwht.h"
-#include "simd_avx512.h"
+#include "kernels/fwht.h"
+#include "kernels/simd_avx512.h"
 
 /* The first channel of a row that is NaN or infinity. */
 static kvarn_status name_fault(struct kvk_compress *op, char tensor, uint32_t token,

@@ -1,11 +1,11 @@
-/* Joins attention results of the same queries over disjoint key ranges (method, section 2.2):
+/* Joins attention results of the same queries over disjoint key ranges (METHOD.md, section 8):
  *      M = max lse_i;  o = sum_i e^(lse_i - M) o_i / sum_i e^(lse_i - M);  lse = M + ln(sum)
  *
  * A part that saw no key has lse = -inf and counts for nothing; when all are empty the result is
  * out = 0, lse = -inf. Taking -inf from -inf would give NaN, hence the two guards. */
 #include <math.h>
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 static void merge_row(float *dst_out, float *dst_lse, const float *out, const float *lse,
                       size_t parts, size_t rows, size_t dim)

@@ -3,7 +3,7 @@
 #ifndef KVK_QUANTISE_AVX2_H
 #define KVK_QUANTISE_AVX2_H
 
-#include "simd_avx2.h"
+#include "kernels/simd_avx2.h"
 
 /* 32 codes, one per 32-bit lane -> packed bytes. */
 KVK_INLINE void pack_32(uint8_t *codes, const __m256i *code, uint32_t bits)

@@ -3,7 +3,7 @@
 #ifndef KVK_QUANTISE_AVX512_H
 #define KVK_QUANTISE_AVX512_H
 
-#include "simd_avx512.h"
+#include "kernels/simd_avx512.h"
 
 /* Low bits of 64 codes, 32 bits each, -> 64 bytes in order. */
 KVK_INLINE __m512i gather_bytes(const __m512i *code)

@@ -6,8 +6,8 @@
  * the place. */
 #include <string.h>
 
-#include "half.h"
-#include "variants.h"
+#include "kernels/half.h"
+#include "kernels/variants.h"
 
 struct exponent {
     uint64_t mask, unit;

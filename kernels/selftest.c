@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "half.h"
-#include "tile.h"
-#include "variants.h"
+#include "kernels/half.h"
+#include "kernels/tile.h"
+#include "kernels/variants.h"
 
 struct sample {
     struct kvk_shape shape;

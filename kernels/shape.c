@@ -1,5 +1,5 @@
 /* What shapes the kernels take, and the scratch they need for them. */
-#include "compress.h"
+#include "kernels/compress.h"
 
 static kvarn_status refuse(const char **why, kvarn_status status, const char *text)
 {

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "compress.h"
+#include "kernels/compress.h"
 
 #define KVK_INLINE static inline __attribute__((always_inline))
 

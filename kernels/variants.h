@@ -5,7 +5,7 @@
 #ifndef KVK_VARIANTS_H
 #define KVK_VARIANTS_H
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 kvarn_status kvk_compress_ref(struct kvk_compress *op);
 kvarn_status kvk_compress_ref_fma(struct kvk_compress *op); /* same source, FMA as instruction */

@@ -69,8 +69,8 @@ struct accuracy {
 };
 
 /* Both against the double result before its vectors are rounded to fp16. Iterates that differ by a
- * factor between u and a, z tie to the last bit (method, section 4.4): the codes are the same, but
- * the vectors are rounded at other places, so only the size of the error can be compared. */
+ * factor between u and a, z tie to the last bit (METHOD.md, section 10): the codes are the same,
+ * but the vectors are rounded at other places, so only the size of the error can be compared. */
 static void note_distance(struct accuracy *sum, const double *got, const double *rounded,
                           const double *exact, size_t count)
 {

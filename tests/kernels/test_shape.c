@@ -74,7 +74,7 @@ static void everything_else_is_refused(void **state)
 #undef WITH
 }
 
-/* The numbers of the method, section 1.7. */
+/* The numbers of kernels/METHOD.md, section 6. */
 static void record_sizes(void **state)
 {
     (void)state;

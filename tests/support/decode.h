@@ -13,7 +13,7 @@ double decode_half(uint16_t bits, int dtype);
 /* record -> k, v [group][dim], un-rotated; V stays rotated when shape->v_rotated. */
 void decode_tile(const struct kvk_shape *shape, const uint8_t *record, double *k, double *v);
 
-/* x * H, H the orthonormal Sylvester-Hadamard matrix (kvarn-method, section 1.2). */
+/* x * H, H the orthonormal Sylvester-Hadamard matrix (kernels/METHOD.md, section 1). */
 void decode_rotate(double *x, uint32_t dim);
 
 #endif

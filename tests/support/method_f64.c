@@ -105,7 +105,7 @@ static void keep(struct work *w)
     memcpy(w->best_row, w->log_row, sizeof(w->best_row));
 }
 
-/* Section 1.3. */
+/* METHOD.md, section 2, as published: logarithms, both scales applied before every measurement. */
 static void normalise(struct work *w, uint32_t iterations)
 {
     double best, now;
@@ -132,7 +132,7 @@ static void normalise(struct work *w, uint32_t iterations)
     }
 }
 
-/* Section 4.4, item 1, with the rule that an all-zero row or column does not count. */
+/* METHOD.md, section 3. */
 static double find_gain(struct work *w)
 {
     double high = 0, low;

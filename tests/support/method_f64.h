@@ -1,6 +1,5 @@
-/* The method in double precision, for tests: written from the description, log domain and five
- * passes per iteration as it stands there (section 1.3), not in the one-sweep form of the kernels.
- */
+/* The method in double precision, for tests: log domain and five passes per iteration as published
+ * (kernels/METHOD.md, section 2), not in the two-sweep form of the kernels. */
 #ifndef KVARN_TEST_METHOD_F64_H
 #define KVARN_TEST_METHOD_F64_H
 
