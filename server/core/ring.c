@@ -12,26 +12,27 @@ enum { MASK = KVD_RING_ENTRIES - 1 };
 void kvd_ring_reset(struct kvd_ring *ring, bool asleep)
 {
     atomic_store_explicit(&ring->tail, 0, memory_order_relaxed);
-    ring->filled = 0;
     atomic_store_explicit(&ring->head, 0, memory_order_relaxed);
     atomic_store(&ring->sleeping, asleep);
 }
 
-bool kvd_ring_push(struct kvd_ring *ring, struct kvd_ring_entry entry)
+bool kvd_ring_push(struct kvd_ring *ring, struct kvd_ring_producer *producer,
+                   struct kvd_ring_entry entry)
 {
     uint32_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
 
-    if (ring->filled - head >= KVD_RING_ENTRIES)
+    if (producer->filled - head >= KVD_RING_ENTRIES)
         return false;
-    ring->entries[ring->filled++ & MASK] = entry;
+    ring->entries[producer->filled++ & MASK] = entry;
     return true;
 }
 
-bool kvd_ring_publish(struct kvd_ring *ring)
+bool kvd_ring_publish(struct kvd_ring *ring, struct kvd_ring_producer *producer)
 {
-    if (atomic_load_explicit(&ring->tail, memory_order_relaxed) == ring->filled)
+    if (producer->published == producer->filled)
         return false;
-    atomic_store(&ring->tail, ring->filled);
+    producer->published = producer->filled;
+    atomic_store(&ring->tail, producer->filled);
     return atomic_load(&ring->sleeping) != 0;
 }
 

@@ -5,7 +5,8 @@
  * them at once with kvd_ring_publish. A consumer that finds the ring empty says so with
  * kvd_ring_sleep before it blocks on the doorbell (an eventfd); the producer rings only then, so a
  * busy pair makes no system call. Indexes come from the other process: a ring that a broken peer
- * wrote over is told by kvd_ring_count, never followed out of bounds. */
+ * wrote over is told by kvd_ring_count, never followed out of bounds. The producer's own place is
+ * not in the ring, so a peer cannot move it. */
 #ifndef KVD_RING_H
 #define KVD_RING_H
 
@@ -24,12 +25,18 @@ struct kvd_ring_entry {
  * line away. */
 struct kvd_ring {
     _Alignas(64) _Atomic uint32_t tail; /* producer: entries published so far, mod 2^32 */
-    uint32_t filled;                    /* producer's own: tail plus the entries pushed */
     _Alignas(64) _Atomic uint32_t head; /* consumer: entries taken so far */
     _Atomic uint32_t sleeping;          /* consumer: ring the doorbell */
     _Alignas(64) struct kvd_ring_entry entries[KVD_RING_ENTRIES];
 };
 
+/* The producer's side, in memory of its own. All zero with a ring that was just reset. */
+struct kvd_ring_producer {
+    uint32_t filled;    /* entries pushed so far, mod 2^32 */
+    uint32_t published; /* of these */
+};
+
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a lock of one process means nothing to the other");
 _Static_assert((KVD_RING_ENTRIES & (KVD_RING_ENTRIES - 1)) == 0, "indexes wrap by a mask");
 _Static_assert(KVD_RING_ENTRIES >= KVD_REQUESTS_MAX, "every request may have a job in the ring");
 
@@ -37,10 +44,11 @@ _Static_assert(KVD_RING_ENTRIES >= KVD_REQUESTS_MAX, "every request may have a j
  * the doorbell from the start. */
 void kvd_ring_reset(struct kvd_ring *ring, bool asleep);
 
-/* Producer. False when the ring is full. */
-bool kvd_ring_push(struct kvd_ring *ring, struct kvd_ring_entry entry);
-/* Producer. Shows what was pushed; true when the doorbell must be rung. */
-bool kvd_ring_publish(struct kvd_ring *ring);
+/* False when the ring is full. */
+bool kvd_ring_push(struct kvd_ring *ring, struct kvd_ring_producer *producer,
+                   struct kvd_ring_entry entry);
+/* Shows what was pushed; true when the doorbell must be rung. */
+bool kvd_ring_publish(struct kvd_ring *ring, struct kvd_ring_producer *producer);
 
 /* Consumer. Entries to be taken now, 0 to KVD_RING_ENTRIES; -1 when the indexes make no sense. */
 int32_t kvd_ring_count(struct kvd_ring *ring);

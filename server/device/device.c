@@ -22,21 +22,39 @@ struct kvd_device {
     struct uv_loop_s *loop;
     struct kvd_memory staging, pool, ring_memory;
     struct kvd_link_rings *rings;
+    struct kvd_ring_producer jobs;
     int jobs_bell, done_bell;
     struct kvd_extents *extents;
     struct kvd_flights flights;
     struct kvd_watch *done_watch;
     struct kvd_deferred *flush;
     struct kvd_process *process;
-    struct kvd_timer *stall;                /* runs while jobs are in flight */
-    uint64_t stall_ms, ended, ended_before; /* ended: jobs; before: when the timer was started */
+    struct kvd_timer *stall; /* runs while jobs are in flight */
+    uint64_t stall_ms;
+    uint64_t ended, ended_before; /* jobs; before: when the timer was started */
+    uint32_t progress_before;     /* the worker's word, then */
     bool watched;
+    bool distrusted; /* the worker wrote nonsense: nothing goes to it or is taken from it */
 };
+
+static bool serving(const struct kvd_device *device)
+{
+    return kvd_process_ready(device->process) && !device->distrusted;
+}
 
 /* ---- jobs ---- */
 
-/* Takes the answers there are. A ring that makes no sense was written by a worker gone wild: the
- * front believes nothing more of it. */
+/* A ring that makes no sense was written by a worker gone wild: the front believes nothing more of
+ * it. Its jobs end when it has. */
+static void distrust(struct kvd_device *device, const char *ring)
+{
+    kvd_log(KVD_LOG_ERROR, "worker_ring_broken", kvd_text("ring", ring),
+            kvd_number("jobs_in_flight", device->flights.in_flight));
+    device->distrusted = true;
+    kvd_process_kill(device->process);
+}
+
+/* Takes the answers there are. */
 static void take_done(struct kvd_device *device)
 {
     struct kvd_ring *done = &device->rings->done;
@@ -51,9 +69,7 @@ static void take_done(struct kvd_device *device)
                                     entry.job == KVD_LINK_REFUSED ? KVARN_INTERNAL : KVARN_OK);
         device->ended++;
         if (!sane) {
-            kvd_log(KVD_LOG_ERROR, "worker_ring_broken",
-                    kvd_number("jobs_in_flight", device->flights.in_flight));
-            kvd_process_kill(device->process);
+            distrust(device, "done");
             return;
         }
     }
@@ -66,7 +82,7 @@ static void on_done(void *context, unsigned events)
 
     (void)events;
     kvd_bell_clear(device->done_bell);
-    if (kvd_process_ready(device->process))
+    if (serving(device))
         take_done(device);
 }
 
@@ -74,14 +90,20 @@ static void on_flush(void *context)
 {
     struct kvd_device *device = context;
 
-    if (kvd_process_ready(device->process) && kvd_ring_publish(&device->rings->jobs))
+    if (serving(device) && kvd_ring_publish(&device->rings->jobs, &device->jobs))
         kvd_bell_ring(device->jobs_bell);
+}
+
+static uint32_t progress(const struct kvd_device *device)
+{
+    return atomic_load_explicit(&device->rings->progress, memory_order_relaxed);
 }
 
 static void watch_for_stall(struct kvd_device *device)
 {
     device->watched = true;
     device->ended_before = device->ended;
+    device->progress_before = progress(device);
     kvd_timer_start(device->stall, device->stall_ms, 0);
 }
 
@@ -92,7 +114,7 @@ static void on_stall(void *context)
     device->watched = false;
     if (device->flights.in_flight == 0)
         return;
-    if (device->ended == device->ended_before) {
+    if (device->ended == device->ended_before && progress(device) == device->progress_before) {
         kvd_log(KVD_LOG_ERROR, "worker_stalled",
                 kvd_number("jobs_in_flight", device->flights.in_flight));
         kvd_process_kill(device->process);
@@ -106,6 +128,8 @@ static void on_worker_starts(void *context)
 
     kvd_ring_reset(&device->rings->jobs, true);
     kvd_ring_reset(&device->rings->done, true);
+    device->jobs = (struct kvd_ring_producer){0};
+    device->distrusted = false;
     kvd_bell_clear(device->jobs_bell);
     kvd_bell_clear(device->done_bell);
 }
@@ -117,7 +141,8 @@ static void on_worker_ended(void *context)
     /* The watch was over the jobs of this worker; the next one begins with none. */
     kvd_timer_stop(device->stall);
     device->watched = false;
-    take_done(device);
+    if (!device->distrusted)
+        take_done(device);
     kvd_flights_end_all(&device->flights, KVARN_GPU_LOST);
 }
 
@@ -128,13 +153,13 @@ kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, k
     struct kvd_ring_entry entry = {.job = place.offset};
 
     assert(place.region == KVD_REGION_STAGING);
-    if (!kvd_process_ready(device->process) ||
-        !kvd_flights_add(&device->flights, job, done, context, &entry.cookie))
+    if (!serving(device) || !kvd_flights_add(&device->flights, job, done, context, &entry.cookie))
         return KVARN_RETRY;
-    if (!kvd_ring_push(&device->rings->jobs, entry)) {
-        /* The ring has as many places as the table, unless the worker wrote over its index. */
+    if (!kvd_ring_push(&device->rings->jobs, &device->jobs, entry)) {
+        /* The ring has as many places as the table: the worker wrote over its index. */
         struct kvd_flight unsent;
         kvd_flights_take(&device->flights, entry.cookie, &unsent);
+        distrust(device, "jobs");
         return KVARN_RETRY;
     }
     kvd_deferred_arm(device->flush);
@@ -259,7 +284,7 @@ const char *kvd_device_backend(const struct kvd_device *device)
 
 bool kvd_device_ready(const struct kvd_device *device)
 {
-    return kvd_process_ready(device->process);
+    return serving(device);
 }
 
 uint32_t kvd_device_restarts(const struct kvd_device *device)

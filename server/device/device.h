@@ -21,8 +21,8 @@ struct kvd_device_options {
     uint64_t pool_bytes, staging_bytes;
     uint32_t threads;     /* of the worker */
     const char *cpu_mask; /* KVARN_CPU; NULL = none */
-    uint32_t
-        stall_ms; /* a worker that ends no job for so long is killed; 0 = KVD_WORKER_STALL_MS */
+    uint32_t stall_ms;    /* a worker that makes no progress for so long is killed; 0 =
+                             KVD_WORKER_STALL_MS */
 };
 
 /* Called on the loop for every job, in no promised order, once. status is the ring's: OK (read the

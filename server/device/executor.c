@@ -52,6 +52,8 @@ static void run_unit(void *context, uint32_t thread, uint64_t unit)
         executor->op->run(executor, &executor->threads[thread], item, own, &fault);
     if (status != KVARN_OK)
         keep_fault(executor, item, own, status, &fault);
+    if (executor->options.progress != NULL)
+        atomic_fetch_add_explicit(executor->options.progress, 1, memory_order_relaxed);
 }
 
 static void run_wave(struct kvd_executor *executor)
@@ -190,26 +192,25 @@ static bool take_job(const struct kvd_executor *executor, uint64_t offset, struc
     return sound;
 }
 
-void kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
-                      kvarn_status *statuses)
+uint32_t kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
+                          kvarn_status *statuses)
 {
-    uint32_t group = 0;
+    uint32_t group = 0, at = 0;
 
-    for (uint32_t i = 0; i < count; i++) {
+    for (; at < count && group < KVD_RING_ENTRIES; at++) {
         struct kvd_exec_job job;
-        statuses[i] = take_job(executor, jobs[i], &job) ? KVARN_OK : KVARN_INTERNAL;
-        if (statuses[i] != KVARN_OK)
+        statuses[at] = take_job(executor, jobs[at], &job) ? KVARN_OK : KVARN_INTERNAL;
+        if (statuses[at] != KVARN_OK)
             continue;
         const struct kvd_exec_op *op = op_of(job.copy.op);
-        if (group > 0 && (op != executor->op || group == KVD_RING_ENTRIES)) {
-            run_group(executor, group);
-            group = 0;
-        }
+        if (group > 0 && op != executor->op)
+            break;
         executor->op = op;
         executor->group[group++] = job;
     }
     if (group > 0)
         run_group(executor, group);
+    return at;
 }
 
 /* ---- opening and closing ---- */

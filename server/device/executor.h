@@ -7,6 +7,7 @@
 #ifndef KVD_EXECUTOR_H
 #define KVD_EXECUTOR_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include <kvarn/status.h>
@@ -18,7 +19,8 @@ struct kvd_executor;
 
 struct kvd_executor_options {
     const struct kvk_table *table;
-    uint32_t threads; /* 0: as many as CPUs */
+    uint32_t threads;           /* 0: as many as CPUs */
+    _Atomic uint32_t *progress; /* counts units of work as they are done; NULL = nobody asks */
     struct {
         uint8_t *base;
         uint64_t bytes;
@@ -30,10 +32,11 @@ kvarn_status kvd_executor_open(struct kvd_executor **executor,
                                const struct kvd_executor_options *options);
 void kvd_executor_close(struct kvd_executor **executor);
 
-/* Runs the jobs at these offsets of staging, in order; jobs of one operation that follow each other
- * run together. statuses[i]: OK, the job's own fields say the rest; INTERNAL, there is no job. */
-void kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
-                      kvarn_status *statuses);
+/* Runs the jobs at the first of these offsets of staging, together, as far as they are of one
+ * operation; gives how many that were: at least 1, and the caller comes again for the rest.
+ * statuses[i]: OK, the job's own fields say the rest; INTERNAL, there is no job. */
+uint32_t kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
+                          kvarn_status *statuses);
 
 uint32_t kvd_executor_threads(const struct kvd_executor *executor);
 

@@ -26,6 +26,8 @@ enum kvd_link_fd {
 struct kvd_link_rings {
     struct kvd_ring jobs; /* front -> worker */
     struct kvd_ring done; /* worker -> front: the entry of the job, same cookie */
+    /* worker: units of work done; a worker that is at a long job is told from one that hangs */
+    _Alignas(64) _Atomic uint32_t progress;
 };
 
 enum { KVD_LINK_RINGS_BYTES = (sizeof(struct kvd_link_rings) + 4095) / 4096 * 4096 };

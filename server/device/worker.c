@@ -21,6 +21,7 @@ enum { LOOK_NS = 5000 };
 struct worker {
     struct kvd_memory staging, pool, ring_memory;
     struct kvd_link_rings *rings;
+    struct kvd_ring_producer done;
     struct kvd_executor *executor;
     bool look;
     /* of one drain */
@@ -54,6 +55,7 @@ static uint32_t open_executor(struct worker *worker, const struct kvd_worker_opt
     const struct kvd_executor_options wanted = {
         .table = table,
         .threads = options->threads,
+        .progress = &worker->rings->progress,
         .regions = {[KVD_REGION_STAGING] = {worker->staging.base, worker->staging.bytes},
                     [KVD_REGION_POOL] = {worker->pool.base, worker->pool.bytes}}};
     if (kvd_executor_open(&worker->executor, &wanted) != KVARN_OK)
@@ -95,17 +97,20 @@ static uint32_t drain(struct worker *worker)
     return count;
 }
 
-static void answer(struct worker *worker, uint32_t count)
+/* Jobs [first, first + count) of the drain. False: there is no room, though there are as many
+ * places as the front has jobs in flight. */
+static bool answer(struct worker *worker, uint32_t first, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = first; i < first + count; i++) {
         struct kvd_ring_entry entry = worker->entries[i];
         if (worker->statuses[i] != KVARN_OK)
             entry.job = KVD_LINK_REFUSED;
-        /* as many places as the front has jobs in flight, so there is room */
-        kvd_ring_push(&worker->rings->done, entry);
+        if (!kvd_ring_push(&worker->rings->done, &worker->done, entry))
+            return false;
     }
-    if (kvd_ring_publish(&worker->rings->done))
+    if (kvd_ring_publish(&worker->rings->done, &worker->done))
         kvd_bell_ring(KVD_LINK_DONE_BELL);
+    return true;
 }
 
 static void serve(struct worker *worker)
@@ -117,8 +122,15 @@ static void serve(struct worker *worker)
                 return;
             continue;
         }
-        kvd_executor_run(worker->executor, worker->jobs, count, worker->statuses);
-        answer(worker, count);
+        /* Short jobs do not wait for the answers of long ones behind them. */
+        for (uint32_t at = 0, ran; at < count; at += ran) {
+            ran = kvd_executor_run(worker->executor, worker->jobs + at, count - at,
+                                   worker->statuses + at);
+            if (!answer(worker, at, ran)) {
+                kvd_log(KVD_LOG_ERROR, "ring_broken", kvd_text("ring", "done"));
+                return;
+            }
+        }
     }
 }
 

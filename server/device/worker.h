@@ -1,7 +1,8 @@
 /* The worker's loop: jobs out of the ring, through the executor, answers back.
  *
- * All of a ring is drained at once, so that like jobs of many requests run together, and answered
- * with one wake-up. Ends when the front's end of the control socket is closed. */
+ * All of a ring is drained at once, so that like jobs of many requests run together, and each group
+ * of like jobs is answered with one wake-up. Ends when the front's end of the control socket is
+ * closed. */
 #ifndef KVD_WORKER_H
 #define KVD_WORKER_H
 

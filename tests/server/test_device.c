@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "server/core/log.h"
 #include "server/core/loop.h"
 #include "server/device/device.h"
+#include "server/device/link.h"
 #include "support/rng.h"
 
 enum { LAYERS = 3, HEADS = 2, DIM = 64, GROUP = 64, ROW = DIM * 2 };
@@ -382,6 +384,92 @@ static void a_new_worker_has_the_whole_stall_time(void **state)
     assert_int_equal(kvd_device_restarts(f->device), 1);
 }
 
+/* A job that takes many stall times, and one before it that takes none. */
+static void long_job_is_no_stall_and_holds_nobody_up(void **state)
+{
+    struct fixture *f = *state;
+    enum { STALL_MS = 250, ENTRIES = 300 };
+    reopen_with_stall(f, STALL_MS);
+    struct kvd_job *brief = job_new(f, KVD_JOB_WRITE_ROWS, 0, sizeof(struct kvd_write), 0);
+    struct kvd_job *lengthy = job_new(f, KVD_JOB_DIGEST, ENTRIES, sizeof(struct kvd_copy), 0);
+    struct kvd_copy *copies = (struct kvd_copy *)(lengthy + 1);
+    memset(kvd_device_pool(f->device), 1, POOL_BYTES);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        copies[i] = (struct kvd_copy){.src = {KVD_REGION_POOL, 0, 0}, .bytes = POOL_BYTES};
+    uint64_t begun = now_ms();
+    submit(f, brief);
+    submit(f, lengthy);
+    while (f->done == 0)
+        kvd_loop_turn(f->loop);
+    assert_int_equal(f->done, 1);
+    while (f->done < 2)
+        kvd_loop_turn(f->loop);
+    print_message("%u ms\n", (unsigned)(now_ms() - begun));
+    assert_int_equal(f->lost + f->refused, 0);
+    assert_int_equal(copies[ENTRIES - 1].status, KVARN_OK);
+    assert_int_equal(kvd_device_restarts(f->device), 0);
+}
+
+/* The rings as the worker sees them. */
+static struct kvd_link_rings *map_rings(void)
+{
+    char path[64], target[128];
+    struct kvd_link_rings *rings = MAP_FAILED;
+    for (int fd = 3; fd < 64 && rings == MAP_FAILED; fd++) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        ssize_t got = readlink(path, target, sizeof(target) - 1);
+        target[got > 0 ? got : 0] = '\0';
+        if (strstr(target, "kvarn-rings") != NULL)
+            rings = mmap(NULL, KVD_LINK_RINGS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    assert_true(rings != MAP_FAILED);
+    return rings;
+}
+
+/* From the first nonsense on nothing is taken or given until there is another worker. */
+static void a_broken_ring_is_not_read_again(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_link_rings *rings = map_rings();
+    struct kvd_job *jobs[2] = {job_new(f, KVD_JOB_DIGEST, 0, 0, 0),
+                               job_new(f, KVD_JOB_DIGEST, 0, 0, 0)};
+    submit(f, jobs[0]);
+    while (atomic_load(&rings->jobs.tail) == 0)
+        kvd_loop_turn(f->loop);
+    while (atomic_load(&rings->done.tail) == 0)
+        ; /* answered, and not taken yet */
+    atomic_store(&rings->done.tail, 5000);
+    while (kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    assert_int_equal(f->done, 0); /* seen before the end of the process was */
+    assert_int_equal(kvd_device_submit(f->device, jobs[1], on_done, f), KVARN_RETRY);
+    atomic_store(&rings->done.tail, 1); /* makes sense again: too late */
+    while (!kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    assert_int_equal(f->lost, 1);
+    run(f, jobs[1]);
+    assert_int_equal(f->done, 2);
+    assert_int_equal(kvd_device_restarts(f->device), 1);
+    munmap(rings, KVD_LINK_RINGS_BYTES);
+}
+
+static void a_worker_that_moves_the_job_ring_is_replaced(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_link_rings *rings = map_rings();
+    struct kvd_job *job = job_new(f, KVD_JOB_DIGEST, 0, 0, 0);
+    kill(worker_pid(), SIGSTOP);
+    atomic_store(&rings->jobs.head, 5000);
+    assert_int_equal(kvd_device_submit(f->device, job, on_done, f), KVARN_RETRY);
+    assert_false(kvd_device_ready(f->device));
+    while (!kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    assert_int_equal(kvd_device_restarts(f->device), 1);
+    run(f, job);
+    assert_int_equal(f->lost + f->refused, 0);
+    munmap(rings, KVD_LINK_RINGS_BYTES);
+}
+
 static void pool_zero_is_seen_by_the_worker(void **state)
 {
     struct fixture *f = *state;
@@ -498,6 +586,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(killed_worker_is_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(stalled_worker_is_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(a_new_worker_has_the_whole_stall_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(long_job_is_no_stall_and_holds_nobody_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_broken_ring_is_not_read_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_that_moves_the_job_ring_is_replaced, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(pool_zero_is_seen_by_the_worker, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_gets_only_its_descriptors, setup, teardown),
         cmocka_unit_test(a_worker_that_cannot_serve_is_told),

@@ -18,6 +18,7 @@ enum { HAND_OVER = 200000 };
 
 struct pair {
     struct kvd_ring *there, *back;
+    struct kvd_ring_producer there_end, back_end;
     int there_bell, back_bell;
 };
 
@@ -66,9 +67,9 @@ static void echo(struct pair *pair)
         if (entry.cookie != i || entry.job != i * 64)
             abort();
         entry.job++;
-        if (!kvd_ring_push(pair->back, entry))
+        if (!kvd_ring_push(pair->back, &pair->back_end, entry))
             abort(); /* the sender keeps the ring's bound */
-        if (kvd_ring_publish(pair->back))
+        if (kvd_ring_publish(pair->back, &pair->back_end))
             kvd_bell_ring(pair->back_bell);
     }
 }
@@ -86,10 +87,11 @@ static void drive(struct pair *pair)
         /* bursts of changing length, never more than the ring holds */
         uint64_t burst = 1 + sent % 37;
         while (burst-- > 0 && sent < HAND_OVER && sent - received < KVD_RING_ENTRIES) {
-            assert_true(kvd_ring_push(pair->there, (struct kvd_ring_entry){sent * 64, sent}));
+            assert_true(kvd_ring_push(pair->there, &pair->there_end,
+                                      (struct kvd_ring_entry){sent * 64, sent}));
             sent++;
         }
-        if (kvd_ring_publish(pair->there))
+        if (kvd_ring_publish(pair->there, &pair->there_end))
             kvd_bell_ring(pair->there_bell);
         struct kvd_ring_entry entry;
         take_or_block(pair->back, pair->back_bell, &entry);
@@ -104,7 +106,7 @@ static void drive(struct pair *pair)
 static void two_threads_hand_over(void **state)
 {
     (void)state;
-    struct pair pair;
+    struct pair pair = {0};
     pthread_t thread;
     pair_open(&pair);
     assert_int_equal(pthread_create(&thread, NULL, echo_thread, &pair), 0);
@@ -116,7 +118,7 @@ static void two_threads_hand_over(void **state)
 static void two_processes_hand_over(void **state)
 {
     (void)state;
-    struct pair pair;
+    struct pair pair = {0};
     int ended;
     pair_open(&pair);
     pid_t child = fork();
@@ -134,12 +136,13 @@ static void nothing_is_seen_before_publish(void **state)
 {
     (void)state;
     struct kvd_ring *ring = shared_ring();
+    struct kvd_ring_producer producer = {0};
     struct kvd_ring_entry entry;
     kvd_ring_reset(ring, true);
-    assert_true(kvd_ring_push(ring, (struct kvd_ring_entry){1, 2}));
+    assert_true(kvd_ring_push(ring, &producer, (struct kvd_ring_entry){1, 2}));
     assert_false(kvd_ring_pop(ring, &entry));
-    assert_true(kvd_ring_publish(ring));  /* asleep: ring */
-    assert_false(kvd_ring_publish(ring)); /* nothing new: do not */
+    assert_true(kvd_ring_publish(ring, &producer));  /* asleep: ring */
+    assert_false(kvd_ring_publish(ring, &producer)); /* nothing new: do not */
     assert_int_equal(kvd_ring_count(ring), 1);
     assert_false(kvd_ring_sleep(ring));
     assert_true(kvd_ring_pop(ring, &entry));
@@ -147,8 +150,8 @@ static void nothing_is_seen_before_publish(void **state)
     assert_int_equal(entry.cookie, 2);
     assert_true(kvd_ring_sleep(ring));
     kvd_ring_wake(ring);
-    assert_true(kvd_ring_push(ring, entry));
-    assert_false(kvd_ring_publish(ring)); /* awake: no need */
+    assert_true(kvd_ring_push(ring, &producer, entry));
+    assert_false(kvd_ring_publish(ring, &producer)); /* awake: no need */
     munmap(ring, sizeof(*ring));
 }
 
@@ -156,13 +159,14 @@ static void full_ring_refuses(void **state)
 {
     (void)state;
     struct kvd_ring *ring = shared_ring();
+    struct kvd_ring_producer producer = {0};
     struct kvd_ring_entry entry = {0, 0};
     kvd_ring_reset(ring, false);
     for (int lap = 0; lap < 3; lap++) {
         for (uint64_t i = 0; i < KVD_RING_ENTRIES; i++)
-            assert_true(kvd_ring_push(ring, (struct kvd_ring_entry){i, i}));
-        assert_false(kvd_ring_push(ring, entry));
-        kvd_ring_publish(ring);
+            assert_true(kvd_ring_push(ring, &producer, (struct kvd_ring_entry){i, i}));
+        assert_false(kvd_ring_push(ring, &producer, entry));
+        kvd_ring_publish(ring, &producer);
         assert_int_equal(kvd_ring_count(ring), KVD_RING_ENTRIES);
         for (uint64_t i = 0; i < KVD_RING_ENTRIES; i++) {
             assert_true(kvd_ring_pop(ring, &entry));
