@@ -98,8 +98,10 @@ void kvd_slot_detach(struct kvd_slot *slot)
 {
     slot->queued = false;
     slot->answered = true;
-    if (slot->request != NULL)
+    if (slot->request != NULL) {
         slot->request->conn = NULL;
+        slot->request->unwanted = true;
+    }
     unlink_slot(slot);
     if (!slot->running)
         kvd_slot_drop_request(slot);
@@ -165,6 +167,7 @@ void kvd_slot_reply(struct kvd_request *request)
     assert(slot->running && slot->request == request);
     slot->running = false;
     if (slot->answered) { /* too late, or nobody is there */
+        request->unwanted = true;
         kvd_slot_drop_request(slot);
         kvd_slot_settle(slot);
         return;

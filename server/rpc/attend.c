@@ -90,7 +90,7 @@ static void plan(struct kvd_work *work, const struct kvd_query *query)
     struct kvd_job_span *spans = (struct kvd_job_span *)(void *)(entry + 1);
     uint32_t group = work->space->shape.group, q_tokens = args->query.q_tokens;
     uint32_t context = args->block_count * group;
-    uint32_t first = kvd_query_first_block(query, q_tokens, context, group);
+    uint32_t first = kvd_query_first_block(query, q_tokens, context, group), count = 0;
 
     work->job->layer_begin = args->layer_begin;
     work->job->layer_count = 1;
@@ -101,8 +101,9 @@ static void plan(struct kvd_work *work, const struct kvd_query *query)
     entry->lse = kvd_work_place(work, work->reply_table + q_tokens * query->out_token_bytes);
     entry->spans_offset = kvd_job_size(1, sizeof *entry, 0);
     for (uint32_t i = first; i < work->item_count; i++)
-        spans[entry->span_count++] = (struct kvd_job_span){
-            kvd_block_place(work->items[i].block), work->items[i].kind, i * group, group, 0};
+        spans[count++] = (struct kvd_job_span){kvd_block_place(work->items[i].block),
+                                               work->items[i].kind, i * group, group, 0};
+    entry->span_count = count;
 }
 
 static void run(struct kvd_work *work)
@@ -133,4 +134,4 @@ static void run(struct kvd_work *work)
         kvd_work_refuse(work, work->job_status, "the device's queue is full");
 }
 
-const struct kvd_operation kvd_operation_attend = {begin, run, false};
+const struct kvd_operation kvd_operation_attend = {begin, run, false, NULL};

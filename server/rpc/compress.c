@@ -117,4 +117,4 @@ static void run(struct kvd_work *work)
         kvd_items_store(work, &compress_fill);
 }
 
-const struct kvd_operation kvd_operation_compress = {begin, run, false};
+const struct kvd_operation kvd_operation_compress = {begin, run, false, NULL};

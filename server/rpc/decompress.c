@@ -111,8 +111,8 @@ static void run(struct kvd_work *work)
     kvd_items_find(work);
     work->job->layer_begin = args->layer_begin;
     work->job->layer_count = args->layer_count;
-    work->job->count = plan(work);
-    if (!work->job->count) {
+    work->job->count = work->entry_count = plan(work);
+    if (!work->entry_count) {
         work->job_status = KVARN_OK;
         done(work);
     } else if (!kvd_work_submit(work, work->job, done)) {
@@ -120,4 +120,4 @@ static void run(struct kvd_work *work)
     }
 }
 
-const struct kvd_operation kvd_operation_decompress = {begin, run, false};
+const struct kvd_operation kvd_operation_decompress = {begin, run, false, NULL};

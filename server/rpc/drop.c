@@ -38,4 +38,4 @@ static void run(struct kvd_work *work)
     kvd_items_finish(work);
 }
 
-const struct kvd_operation kvd_operation_drop = {begin, run, false};
+const struct kvd_operation kvd_operation_drop = {begin, run, false, NULL};

@@ -61,4 +61,4 @@ static void run(struct kvd_work *work)
     kvd_items_send(work, count);
 }
 
-const struct kvd_operation kvd_operation_export = {begin, run, false};
+const struct kvd_operation kvd_operation_export = {begin, run, false, NULL};

@@ -36,7 +36,7 @@ static void hello_run(struct kvd_work *work)
     kvd_work_send(work, kvw_hello_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_hello = {hello_begin, hello_run, true};
+const struct kvd_operation kvd_operation_hello = {hello_begin, hello_run, true, NULL};
 
 static kvarn_status ping_begin(struct kvd_work *work, const uint8_t *metadata)
 {
@@ -54,7 +54,7 @@ static void ping_run(struct kvd_work *work)
     kvd_work_send(work, kvw_ping_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_ping = {ping_begin, ping_run, true};
+const struct kvd_operation kvd_operation_ping = {ping_begin, ping_run, true, NULL};
 
 static kvarn_status drain_begin(struct kvd_work *work, const uint8_t *metadata)
 {
@@ -83,4 +83,4 @@ static void drain_run(struct kvd_work *work)
     service->options.drain(service->options.context, grace_ms);
 }
 
-const struct kvd_operation kvd_operation_drain = {drain_begin, drain_run, true};
+const struct kvd_operation kvd_operation_drain = {drain_begin, drain_run, true, NULL};

@@ -167,4 +167,4 @@ static void run(struct kvd_work *work)
         kvd_items_store(work, how);
 }
 
-const struct kvd_operation kvd_operation_import = {begin, run, false};
+const struct kvd_operation kvd_operation_import = {begin, run, false, NULL};

@@ -35,6 +35,7 @@ static kvarn_status lease(struct kvd_work *work, struct kvw_blocks_reply *reply,
                              service->leases.count,
                              (unsigned long long)service->leases.blocks_held);
     reply->lease_ms = ms;
+    work->lease = reply->lease;
     return KVARN_OK;
 }
 
@@ -68,7 +69,13 @@ static void lookup_run(struct kvd_work *work)
     kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_lookup = {lookup_begin, lookup_run, false};
+static void lookup_undo(struct kvd_work *work)
+{
+    if (work->lease)
+        kvd_lease_release(&kvd_work_service(work)->leases, work->request.conn_id, work->lease);
+}
+
+const struct kvd_operation kvd_operation_lookup = {lookup_begin, lookup_run, false, lookup_undo};
 
 static kvarn_status release_begin(struct kvd_work *work, const uint8_t *metadata)
 {
@@ -99,4 +106,4 @@ static void release_run(struct kvd_work *work)
     kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_release = {release_begin, release_run, true};
+const struct kvd_operation kvd_operation_release = {release_begin, release_run, true, NULL};

@@ -195,6 +195,8 @@ void kvd_request_done(struct kvd_request *request)
 
     assert(!work->jobs && !work->waiting && !work->ready);
     kvd_work_leave(work);
+    if (request->unwanted && work->replied && request->status == KVARN_OK && work->operation->undo)
+        work->operation->undo(work);
     give_back(work);
     work->ready_next = service->free;
     service->free = work;

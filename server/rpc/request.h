@@ -52,6 +52,9 @@ struct kvd_request {
     uint32_t reply_iov_count;
     uint64_t reply_payload_bytes;
 
+    /* set by net before done: the answer reaches nobody, so what it hands out (sequences, a lease)
+     * must not stay */
+    bool unwanted;
     void (*reply)(struct kvd_request *request); /* set by net */
     void *slot;                                 /* net's own */
 

@@ -71,4 +71,4 @@ static void run(struct kvd_work *work)
     kvd_turns_run(work, 0, go);
 }
 
-const struct kvd_operation kvd_operation_seq_append = {begin, run, false};
+const struct kvd_operation kvd_operation_seq_append = {begin, run, false, NULL};

@@ -103,13 +103,15 @@ static void check(struct kvd_work *work, struct kvd_turn *turn)
                           b);
 }
 
-static void fill(struct kvd_work *work, struct kvd_turn *turn, struct kvd_attend *entry,
-                 struct kvd_job_span *spans, uint64_t spans_at)
+/* Gives the number of spans. */
+static uint32_t fill(struct kvd_work *work, struct kvd_turn *turn, struct kvd_attend *entry,
+                     struct kvd_job_span *spans, uint64_t spans_at)
 {
     struct step *step = work->state;
     uint32_t context = context_of(turn), group = work->space->shape.group;
     uint32_t first = kvd_query_first_block(&step->query, turn->row.q_tokens, context, group);
     const uint8_t *q = work->request.payload + kvd_turns_head_bytes(work);
+    uint32_t count = 0;
 
     kvd_query_fill(&step->query, entry, turn->row.q_tokens, context);
     entry->q = kvd_work_place(work, q + turn->q_first * step->query.q_token_bytes);
@@ -120,9 +122,11 @@ static void fill(struct kvd_work *work, struct kvd_turn *turn, struct kvd_attend
         const struct kvd_block *block = turn->sequence->blocks[b];
         uint32_t left = context - b * group;
 
-        spans[entry->span_count++] = (struct kvd_job_span){
-            kvd_block_place(block), block->kind, b * group, left < group ? left : group, 0};
+        spans[count++] = (struct kvd_job_span){kvd_block_place(block), block->kind, b * group,
+                                               left < group ? left : group, 0};
     }
+    entry->span_count = count;
+    return count;
 }
 
 /* The ATTEND job; false: answered. */
@@ -159,9 +163,10 @@ static bool plan(struct kvd_work *work)
 
         if (turn->attend == KVD_NO_ENTRY)
             continue;
-        fill(work, turn, &entry[at],
-             (struct kvd_job_span *)(void *)((uint8_t *)work->job + spans_at), spans_at);
-        spans_at += entry[at++].span_count * sizeof(struct kvd_job_span);
+        spans_at +=
+            sizeof(struct kvd_job_span) *
+            fill(work, turn, &entry[at++],
+                 (struct kvd_job_span *)(void *)((uint8_t *)work->job + spans_at), spans_at);
     }
     return true;
 }
@@ -252,4 +257,4 @@ static void run(struct kvd_work *work)
     kvd_turns_run(work, 0, go);
 }
 
-const struct kvd_operation kvd_operation_seq_attend = {begin, run, false};
+const struct kvd_operation kvd_operation_seq_attend = {begin, run, false, NULL};

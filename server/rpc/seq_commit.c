@@ -351,4 +351,4 @@ static void run(struct kvd_work *work)
     kvd_turns_run(work, 0, go);
 }
 
-const struct kvd_operation kvd_operation_seq_commit = {begin, run, false};
+const struct kvd_operation kvd_operation_seq_commit = {begin, run, false, NULL};

@@ -18,9 +18,7 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 
 static void give_children(struct kvd_work *work)
 {
-    for (uint32_t i = 1; i < work->turn_count; i++)
-        if (work->turns[i].sequence)
-            kvd_sequence_give(&kvd_work_service(work)->sequences, work->turns[i].sequence);
+    kvd_turns_give(work, 1);
 }
 
 static void done(struct kvd_work *work)
@@ -29,7 +27,7 @@ static void done(struct kvd_work *work)
     kvarn_status status = work->job_status;
     uint32_t count = work->turn_count - 1;
 
-    for (uint32_t i = 0; work->job && status == KVARN_OK && i < work->job->count; i++)
+    for (uint32_t i = 0; work->job && status == KVARN_OK && i < work->entry_count; i++)
         status = kvd_status_of(entries[i].status);
     if (status != KVARN_OK) {
         give_children(work);
@@ -52,7 +50,8 @@ static bool plan(struct kvd_work *work)
 
     if (!tails)
         return true;
-    work->job = kvd_work_job(work, KVD_JOB_COPY, tails * children, sizeof *entries, 0);
+    work->entry_count = tails * children;
+    work->job = kvd_work_job(work, KVD_JOB_COPY, work->entry_count, sizeof *entries, 0);
     if (!work->job)
         return false;
     entries = kvd_job_entries(work->job);
@@ -106,4 +105,4 @@ static void run(struct kvd_work *work)
     kvd_turns_run(work, work->args.sequences.fork_count, go);
 }
 
-const struct kvd_operation kvd_operation_seq_fork = {begin, run, false};
+const struct kvd_operation kvd_operation_seq_fork = {begin, run, false, give_children};

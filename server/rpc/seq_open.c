@@ -66,4 +66,9 @@ static void run(struct kvd_work *work)
     kvd_turns_send(work, 1);
 }
 
-const struct kvd_operation kvd_operation_seq_open = {begin, run, false};
+static void undo(struct kvd_work *work)
+{
+    kvd_turns_give(work, 0);
+}
+
+const struct kvd_operation kvd_operation_seq_open = {begin, run, false, undo};

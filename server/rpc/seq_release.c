@@ -34,4 +34,4 @@ static void run(struct kvd_work *work)
     kvd_turns_run(work, 0, go);
 }
 
-const struct kvd_operation kvd_operation_seq_release = {begin, run, true};
+const struct kvd_operation kvd_operation_seq_release = {begin, run, true, NULL};

@@ -36,4 +36,4 @@ static void run(struct kvd_work *work)
     kvd_work_send(work, kvw_open_space_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_open_space = {begin, run, false};
+const struct kvd_operation kvd_operation_open_space = {begin, run, false, NULL};

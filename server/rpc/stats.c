@@ -173,7 +173,7 @@ static void stats_run(struct kvd_work *work)
     kvd_work_send(work, bytes);
 }
 
-const struct kvd_operation kvd_operation_stats = {stats_begin, stats_run, true};
+const struct kvd_operation kvd_operation_stats = {stats_begin, stats_run, true, NULL};
 
 static kvarn_status list_begin(struct kvd_work *work, const uint8_t *metadata)
 {
@@ -224,4 +224,4 @@ static void list_run(struct kvd_work *work)
     kvd_work_send(work, bytes);
 }
 
-const struct kvd_operation kvd_operation_list = {list_begin, list_run, true};
+const struct kvd_operation kvd_operation_list = {list_begin, list_run, true, NULL};

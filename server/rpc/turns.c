@@ -291,6 +291,19 @@ void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer
     }
 }
 
+void kvd_turns_give(struct kvd_work *work, uint32_t first)
+{
+    struct kvd_sequences *sequences = &kvd_work_service(work)->sequences;
+
+    for (uint32_t i = first; i < work->turn_count; i++) {
+        struct kvd_sequence *sequence;
+
+        if (kvd_sequence_find(sequences, work->request.conn_id, work->space,
+                              work->turns[i].answer.sequence, &sequence) == KVARN_OK)
+            kvd_sequence_give(sequences, sequence);
+    }
+}
+
 /* ---- answers */
 
 void kvd_turns_table(struct kvd_work *work, uint32_t first, uint32_t count)

@@ -39,6 +39,9 @@ bool kvd_turns_write(struct kvd_work *work, const uint8_t *k, const uint8_t *v,
 /* After the job: statuses of its entries into the turns, lengths into the sequences. */
 void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer_count);
 
+/* Gives back the sequences that turns [first ..] of the answer name, as far as they are there. */
+void kvd_turns_give(struct kvd_work *work, uint32_t first);
+
 /* Bytes of the answer table of `count` turns. Written at work->reply_table. */
 void kvd_turns_table(struct kvd_work *work, uint32_t first, uint32_t count);
 /* Sends with the iovecs that stand there; table_rows rows of the table. */

@@ -37,20 +37,21 @@ static void plan(struct kvd_work *work)
 {
     struct kvd_copy *entries = kvd_job_entries(work->job);
 
-    work->job->count = 0;
+    work->entry_count = 0;
     for (uint32_t i = 0; i < work->item_count; i++) {
         struct kvd_item *item = &work->items[i];
 
         item->entry = KVD_NO_ENTRY;
         if (!item->block)
             continue;
-        item->entry = (int32_t)work->job->count++;
+        item->entry = (int32_t)work->entry_count++;
         entries[item->entry] =
             (struct kvd_copy){.src = kvd_block_place(item->block),
                               .bytes = kvd_space_slot_bytes(work->space, item->kind),
                               .digest = item->block->digest,
                               .check = 1};
     }
+    work->job->count = work->entry_count;
 }
 
 /* Results of the job into the items; what does not match is put away. */
@@ -91,7 +92,7 @@ static void run_keys(struct kvd_work *work)
         return;
     kvd_items_find(work);
     plan(work);
-    if (!work->job->count)
+    if (!work->entry_count)
         kvd_items_finish(work);
     else if (!kvd_work_submit(work, work->job, keys_done))
         kvd_work_refuse(work, work->job_status, "the device's queue is full");
@@ -174,4 +175,4 @@ static void run(struct kvd_work *work)
         walk_step(work);
 }
 
-const struct kvd_operation kvd_operation_verify = {begin, run, false};
+const struct kvd_operation kvd_operation_verify = {begin, run, false, NULL};

@@ -96,8 +96,10 @@ struct kvd_work {
     struct kvd_turn *turns; /* [turn_count] */
     uint32_t turn_count;
     void *state;          /* the operation's own, from kvd_work_memory */
+    uint64_t lease;       /* LOOKUP: handed out by the reply; 0 = none */
     uint8_t *reply_table; /* staging */
     struct kvd_job *job, *second;
+    uint32_t entry_count; /* of job; what stands in the job itself is the worker's to write over */
 
     uint32_t jobs; /* in flight */
     kvarn_status job_status;
@@ -121,6 +123,9 @@ struct kvd_operation {
     /* Payload is there. Ends, now or later, with exactly one kvd_work_send or _refuse. */
     void (*run)(struct kvd_work *work);
     bool while_draining;
+    /* In done, when the client will not see the answer: gives back what only the answer names.
+     * NULL: nothing is handed out. */
+    void (*undo)(struct kvd_work *work);
 };
 
 struct kvd_service {

@@ -172,6 +172,7 @@ void kvd_request_done(struct kvd_request *request)
     it->used = false;
     service->used--;
     service->dones++;
+    service->unwanted += request->unwanted;
     service->room = NULL;
     if (room != NULL)
         room(service->room_context);

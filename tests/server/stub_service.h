@@ -25,7 +25,7 @@ struct kvd_service {
     uint64_t staging_bytes; /* free */
     uint64_t reply_bytes;   /* of STATS */
     uint64_t payload_sum;   /* over the payload bytes of requests that ran */
-    uint32_t used, used_max, runs, dones, gones, waits;
+    uint32_t used, used_max, runs, dones, gones, waits, unwanted;
     uint64_t staging_low; /* least that was free */
     uint8_t *bulk;        /* what STATS sends */
     void (*room)(void *context);

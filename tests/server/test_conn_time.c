@@ -61,8 +61,10 @@ static void deadlines_are_answered(void **state)
     expect(rig, fd, 2, KVARN_DEADLINE);
     expect_nothing(rig, fd);
     assert_int_equal(rig->service.used, 2); /* the device still works on it */
+    assert_int_equal(rig->service.unwanted, 0);
     assert_int_equal(stub_release(&rig->service), 2);
     expect(rig, fd, 3, KVARN_OK); /* and not 2 again */
+    assert_int_equal(rig->service.unwanted, 1);
     expect_nothing(rig, fd);
     assert_int_equal(rig->service.used, 0);
     close(fd);

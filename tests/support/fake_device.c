@@ -28,6 +28,7 @@ struct kvd_device {
     uint32_t ran[16];
     int64_t lose_after; /* < 0: never */
     uint32_t full_skip, full_count, restarts;
+    bool scribble;
 };
 
 struct kvd_device *fake_device_new(uint64_t pool_bytes, uint64_t staging_bytes)
@@ -150,6 +151,11 @@ static kvarn_status run_job(struct kvd_device *device, struct kvd_job *job)
     kvarn_status status = KVARN_INTERNAL;
 
     kvd_executor_run(device->executor, &offset, 1, &status);
+    if (device->scribble) {
+        job->count = UINT32_MAX;
+        job->job_bytes = UINT64_MAX;
+        job->op = 0;
+    }
     return status;
 }
 
@@ -206,6 +212,11 @@ void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count)
 {
     device->full_skip = skip;
     device->full_count = count;
+}
+
+void fake_device_scribble(struct kvd_device *device)
+{
+    device->scribble = true;
 }
 
 uint64_t fake_device_staging_used(const struct kvd_device *device)

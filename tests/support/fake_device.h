@@ -21,6 +21,9 @@ uint32_t fake_device_ran(const struct kvd_device *device, uint32_t op);
 void fake_device_lose(struct kvd_device *device, uint32_t skip);
 /* The next `count` submits find the ring full. */
 void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count);
+/* From now on jobs come back with other counts and offsets than they had, as from a worker that
+ * wrote over them. */
+void fake_device_scribble(struct kvd_device *device);
 
 uint64_t fake_device_staging_used(const struct kvd_device *device);
 /* Bytes that kvd_device_pool_zero was asked for. */

@@ -132,6 +132,7 @@ static void on_reply(struct kvd_request *request)
     }
     call->payload_bytes = (uint64_t)(at - call->payload);
     assert_int_equal(call->payload_bytes, request->reply_payload_bytes);
+    request->unwanted = current->late;
     if (!current->hold)
         forget(call);
 }

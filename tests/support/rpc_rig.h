@@ -38,6 +38,7 @@ struct rig {
     uint64_t conn_id;
     uint32_t tenant;
     bool same_uid, hold; /* hold: done is not called by the reply */
+    bool late;           /* replies reach nobody any more */
     uint32_t deadline_ms, room_calls, drained_ms;
     struct rig_call *calls;
     uint8_t arena_memory[65536];
