@@ -41,8 +41,11 @@ enum {
 
 #define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */
 #define KVD_PAYLOAD_MAX_BYTES                                                                      \
-    (128ull << 20)                          /* one request or reply; at most half of the staging   \
-                                             */
+    (128ull << 20) /* one request or reply; at most half of the staging                            \
+                    */
+/* Query rows (tokens x heads) times the tokens that each may see, of one ATTEND or SEQ_ATTEND. At
+ * about 4 ns each that is half a minute of one core, the default deadline. */
+#define KVD_ATTEND_PAIRS_MAX  (1ull << 33)
 #define KVD_CHUNK_BYTES       (64ull << 20) /* a chunk of a pool; smaller in a small pool */
 #define KVD_CHUNK_ALIGN_BYTES (2ull << 20)
 

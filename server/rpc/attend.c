@@ -37,7 +37,7 @@ static kvarn_status check(struct kvd_work *work, struct kvd_query *query)
                              args->block_count, q_tokens, query->q_heads, space->shape.dim,
                              (unsigned long long)expected,
                              (unsigned long long)work->request.header.payload_bytes);
-    return KVARN_OK;
+    return kvd_query_check_pairs(work, kvd_query_pairs(query, q_tokens, context));
 }
 
 static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)

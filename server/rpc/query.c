@@ -68,6 +68,25 @@ void kvd_query_fill(const struct kvd_query *query, struct kvd_attend *entry, uin
     entry->limit = entry->full ? context : context - q_tokens + 1;
 }
 
+uint64_t kvd_query_pairs(const struct kvd_query *query, uint32_t q_tokens, uint32_t context)
+{
+    uint64_t seen = context;
+
+    if (query->window && (uint64_t)query->window + q_tokens < seen)
+        seen = (uint64_t)query->window + q_tokens;
+    return (uint64_t)q_tokens * query->q_heads * seen;
+}
+
+kvarn_status kvd_query_check_pairs(struct kvd_work *work, uint64_t pairs)
+{
+    if (pairs <= KVD_ATTEND_PAIRS_MAX)
+        return KVARN_OK;
+    return kvd_work_fail(work, KVARN_TOO_LARGE,
+                         "the query rows see %llu tokens in all (query tokens x heads x context), "
+                         "one call may ask for %llu; send fewer query tokens or sequences at once",
+                         (unsigned long long)pairs, KVD_ATTEND_PAIRS_MAX);
+}
+
 uint32_t kvd_query_first_block(const struct kvd_query *query, uint32_t q_tokens, uint32_t context,
                                uint32_t group)
 {

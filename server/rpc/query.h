@@ -26,6 +26,11 @@ kvarn_status kvd_query_resolve(struct kvd_work *work, const struct kvw_query *in
 void kvd_query_fill(const struct kvd_query *query, struct kvd_attend *entry, uint32_t q_tokens,
                     uint32_t context);
 
+/* Query rows times the tokens that they may see: what the answer costs. TOO_LARGE above
+ * KVD_ATTEND_PAIRS_MAX in all, with the work's text. */
+uint64_t kvd_query_pairs(const struct kvd_query *query, uint32_t q_tokens, uint32_t context);
+kvarn_status kvd_query_check_pairs(struct kvd_work *work, uint64_t pairs);
+
 /* First span that can matter to these query rows (all before are outside the window). */
 uint32_t kvd_query_first_block(const struct kvd_query *query, uint32_t q_tokens, uint32_t context,
                                uint32_t group);

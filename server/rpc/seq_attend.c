@@ -133,7 +133,8 @@ static uint32_t fill(struct kvd_work *work, struct kvd_turn *turn, struct kvd_at
 static bool plan(struct kvd_work *work)
 {
     uint32_t group = work->space->shape.group, entries = 0, at = 0;
-    uint64_t spans = 0, spans_at;
+    const struct kvd_query *query = &((struct step *)work->state)->query;
+    uint64_t spans = 0, spans_at, pairs = 0;
     struct kvd_attend *entry;
 
     for (uint32_t i = 0; i < work->turn_count; i++) {
@@ -144,6 +145,13 @@ static bool plan(struct kvd_work *work)
             continue;
         turn->attend = (int32_t)entries++;
         spans += kvd_sequence_blocks_for(context_of(turn), group);
+        pairs += kvd_query_pairs(query, turn->row.q_tokens, context_of(turn));
+    }
+    if (pairs > KVD_ATTEND_PAIRS_MAX) {
+        work->request.status = KVARN_OK; /* what failed in single rows does not matter now */
+        kvd_query_check_pairs(work, pairs);
+        kvd_work_refuse_kept(work);
+        return false;
     }
     if (!entries)
         return true;
