@@ -7,7 +7,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/attend_codes.h"
-#include "kernels/attend_vec256.h"
+#include "kernels/vec256.h"
 
 static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {

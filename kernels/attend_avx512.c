@@ -9,7 +9,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/attend_codes.h"
-#include "kernels/attend_vec512.h"
+#include "kernels/vec512.h"
 
 static uint32_t unit_columns(uint32_t bits, uint32_t columns)
 {

@@ -10,7 +10,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/attend_codes.h"
-#include "kernels/attend_vec512.h"
+#include "kernels/vec512.h"
 
 enum { FIXED_MAX = 127 * 256 }; /* largest |256 high + low| with high in s8 */
 

@@ -1,6 +1,6 @@
 /* Attend for any vector width: spans, folding, online softmax, exact rows, the final join.
  *
- * A template: attend_avx2.c and attend_avx512.c define the vectors (attend_vec*.h), the order of
+ * A template: attend_avx2.c and attend_avx512.c define the vectors (vec*.h), the order of
  * columns and the product with codes, then include this file, which defines KVK_ATTEND_ENTRY.
  * Formulas are those of METHOD.md, section 7; names too (a, z, u; b, y, w). */
 #include "kernels/attend_math.h"

@@ -9,13 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/attend_scratch.h"
-
-#define KVK_INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define KVK_UNROLL _Pragma("unroll")
-#else
-#define KVK_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "kernels/inline.h"
 
 struct kvk_codes {
     const uint8_t *base; /* code vector of step s, unit n: base + s * step + n * unit */

@@ -1,4 +1,4 @@
-/* exp and tanh on vectors, for any vector width. Include after one attend_vec*.h.
+/* exp and tanh on vectors, for any vector width. Include after one vec*.h.
  *
  * exp: x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, so that r is exact enough), the
  * Taylor polynomial of degree 6 in r, then 2^n added to the exponent. Error below 3e-7 relative; 0

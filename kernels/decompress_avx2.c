@@ -3,10 +3,10 @@
  * Same plan as decompress_avx512.c. A row goes through scratch once: 64 channels are decoded and
  * rotated inside eight registers, then the distances above 32 are done together with the rounding.
  */
-#include "kernels/fwht.h"
 #include "kernels/simd_avx2.h"
-#include "kernels/tile.h"
-#include "kernels/variants.h"
+
+#define KVK_DECOMPRESS_ENTRY kvk_decompress_avx2
+#include "kernels/decompress_body.h"
 
 struct decoder {
     _Alignas(32) float step[KVARN_MAX_HEAD_DIM];  /* K */
@@ -18,14 +18,6 @@ struct decoder {
 
 _Static_assert(sizeof(struct decoder) <= sizeof(struct kvk_compress_scratch),
                "fits the scratch of compress");
-
-KVK_INLINE float f16_at(const uint8_t *record, size_t offset, uint32_t index)
-{
-    uint16_t h;
-
-    __builtin_memcpy(&h, record + offset + 2 * (size_t)index, sizeof h);
-    return _cvtsh_ss(h);
-}
 
 static void load_vector(float *dst, const uint8_t *at, float factor, uint32_t count)
 {
@@ -60,11 +52,11 @@ KVK_INLINE void store_run(float *row, const __m256 *x)
         _mm256_store_ps(row + 8 * i, x[i]);
 }
 
-KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, size_t runs,
+KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
                          uint32_t bits, int bf16)
 {
     struct decoder *s = op->scratch;
-    const uint32_t group = op->shape.group, dim = 64 * (uint32_t)runs, per_word = 32 / bits;
+    const uint32_t group = op->shape.group, per_word = 32 / bits;
     const size_t row_bytes = (size_t)group * bits / 8;
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
 
@@ -96,7 +88,8 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
                 kvk_y_butterfly_64(x);
                 store_run(s->row + d, x);
             }
-            finish_row((uint8_t *)op->k + (g + j) * op->k_token_stride_bytes, s->row, runs, bf16);
+            finish_row((uint8_t *)op->k + (g + j) * op->k_token_stride_bytes, s->row, dim / 64,
+                       bf16);
         }
     }
 }
@@ -123,11 +116,10 @@ KVK_INLINE __m256 decode_8(const uint8_t *at, uint32_t i, uint32_t bits, __m256 
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, zero);
 }
 
-KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, size_t runs,
+KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
                          uint32_t bits, int bf16, int rotated)
 {
     struct decoder *s = op->scratch;
-    const uint32_t dim = 64 * (uint32_t)runs;
     const __m256 values = _mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3);
 
     load_vector(s->scale, op->record + at->v_channel, rotated ? 1.0f : kvk_fwht_norm(dim), dim);
@@ -156,49 +148,6 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
             store_run(s->row + d, x);
         }
         if (!rotated)
-            finish_row(dst, s->row, runs, bf16);
+            finish_row(dst, s->row, dim / 64, bf16);
     }
-}
-
-/* One body per head dimension, bits and dtype, so that counts and shifts are constants. */
-#define BODY(runs, bits, bf16)                                                                     \
-    static void decode_k_##runs##_##bits##_##bf16(const struct kvk_decompress *op,                 \
-                                                  const struct kvk_layout *at)                     \
-    {                                                                                              \
-        decode_k(op, at, runs, bits, bf16);                                                        \
-    }                                                                                              \
-    static void decode_v_##runs##_##bits##_##bf16(const struct kvk_decompress *op,                 \
-                                                  const struct kvk_layout *at)                     \
-    {                                                                                              \
-        if (op->shape.v_rotated)                                                                   \
-            decode_v(op, at, runs, bits, bf16, 1);                                                 \
-        else                                                                                       \
-            decode_v(op, at, runs, bits, bf16, 0);                                                 \
-    }
-#define BODIES(runs) BODY(runs, 2, 0) BODY(runs, 2, 1) BODY(runs, 4, 0) BODY(runs, 4, 1)
-BODIES(1)
-BODIES(2)
-BODIES(4)
-
-typedef void (*decoder)(const struct kvk_decompress *op, const struct kvk_layout *at);
-
-/* clang-format off */
-#define PAIR(tensor, runs, bits) \
-    {decode_##tensor##_##runs##_##bits##_0, decode_##tensor##_##runs##_##bits##_1}
-#define ROW(tensor, runs) {PAIR(tensor, runs, 2), PAIR(tensor, runs, 4)}
-/* clang-format on */
-static const decoder decoders_k[3][2][2] = {ROW(k, 1), ROW(k, 2), ROW(k, 4)};
-static const decoder decoders_v[3][2][2] = {ROW(v, 1), ROW(v, 2), ROW(v, 4)};
-
-kvarn_status kvk_decompress_avx2(struct kvk_decompress *op)
-{
-    const struct kvk_shape *s = &op->shape;
-    struct kvk_layout at = kvk_layout_of(s->dim, s->group, s->bits_k, s->bits_v);
-    int dim = s->dim == 64 ? 0 : s->dim == 128 ? 1 : 2, bf16 = s->dtype == KVARN_BF16;
-
-    if (op->k != NULL)
-        decoders_k[dim][s->bits_k == 4][bf16](op, &at);
-    if (op->v != NULL)
-        decoders_v[dim][s->bits_v == 4][bf16](op, &at);
-    return KVARN_OK;
 }

@@ -5,22 +5,14 @@
  * 8 or 16 consecutive tokens, each token then takes its bits by a shift, so that no fp32 value is
  * ever turned. V codes lie along the row; there step and zero belong to the token, and the few
  * possible values come from a table held in one register. */
-#include "kernels/fwht.h"
 #include "kernels/simd_avx512.h"
-#include "kernels/tile.h"
-#include "kernels/variants.h"
+
+#define KVK_DECOMPRESS_ENTRY kvk_decompress_avx512
+#include "kernels/decompress_body.h"
 
 KVK_INLINE __m512 load_f16(const uint8_t *record, size_t offset, uint32_t index)
 {
     return kvk_z_load_half(record + offset + 2 * (size_t)index, 0);
-}
-
-KVK_INLINE float f16_at(const uint8_t *record, size_t offset, uint32_t index)
-{
-    uint16_t h;
-
-    __builtin_memcpy(&h, record + offset + 2 * (size_t)index, sizeof h);
-    return _cvtsh_ss(h);
 }
 
 /* Two registers a time: whole cache lines when the row is aligned. */
@@ -35,11 +27,11 @@ KVK_INLINE void store_row(uint8_t *dst, const __m512 *x, size_t n, int bf16)
     }
 }
 
-KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, size_t n,
+KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
                          uint32_t bits, int bf16)
 {
-    const uint32_t group = op->shape.group, dim = 16 * (uint32_t)n, per_word = 32 / bits;
-    const size_t row_bytes = (size_t)group * bits / 8;
+    const uint32_t group = op->shape.group, per_word = 32 / bits;
+    const size_t n = dim / 16, row_bytes = (size_t)group * bits / 8;
     const float norm = kvk_fwht_norm(dim);
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i lanes =
@@ -91,11 +83,10 @@ KVK_INLINE __m512i spread_codes(const uint8_t *at, uint32_t bits)
         _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
 }
 
-KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, size_t n,
+KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
                          uint32_t bits, int bf16, int rotated)
 {
-    const uint32_t dim = 16 * (uint32_t)n;
-    const size_t row_bytes = (size_t)dim * bits / 8;
+    const size_t n = dim / 16, row_bytes = (size_t)dim * bits / 8;
     const __m512 norm = _mm512_set1_ps(rotated ? 1.0f : kvk_fwht_norm(dim));
     const __m512 values = _mm512_cvtepi32_ps(
         bits == 2 ? _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3)
@@ -122,47 +113,4 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
             kvk_z_butterfly(x, n);
         store_row((uint8_t *)op->v + g * op->v_token_stride_bytes, x, n, bf16);
     }
-}
-
-/* One body per head dimension, bits and dtype, so that counts and shifts are constants. */
-#define BODY(n, bits, bf16)                                                                        \
-    static void decode_k_##n##_##bits##_##bf16(const struct kvk_decompress *op,                    \
-                                               const struct kvk_layout *at)                        \
-    {                                                                                              \
-        decode_k(op, at, n, bits, bf16);                                                           \
-    }                                                                                              \
-    static void decode_v_##n##_##bits##_##bf16(const struct kvk_decompress *op,                    \
-                                               const struct kvk_layout *at)                        \
-    {                                                                                              \
-        if (op->shape.v_rotated)                                                                   \
-            decode_v(op, at, n, bits, bf16, 1);                                                    \
-        else                                                                                       \
-            decode_v(op, at, n, bits, bf16, 0);                                                    \
-    }
-#define BODIES(n) BODY(n, 2, 0) BODY(n, 2, 1) BODY(n, 4, 0) BODY(n, 4, 1)
-BODIES(4)
-BODIES(8)
-BODIES(16)
-
-typedef void (*decoder)(const struct kvk_decompress *op, const struct kvk_layout *at);
-
-/* clang-format off */
-#define PAIR(tensor, n, bits) \
-    {decode_##tensor##_##n##_##bits##_0, decode_##tensor##_##n##_##bits##_1}
-#define ROW(tensor, n) {PAIR(tensor, n, 2), PAIR(tensor, n, 4)}
-/* clang-format on */
-static const decoder decoders_k[3][2][2] = {ROW(k, 4), ROW(k, 8), ROW(k, 16)};
-static const decoder decoders_v[3][2][2] = {ROW(v, 4), ROW(v, 8), ROW(v, 16)};
-
-kvarn_status kvk_decompress_avx512(struct kvk_decompress *op)
-{
-    const struct kvk_shape *s = &op->shape;
-    struct kvk_layout at = kvk_layout_of(s->dim, s->group, s->bits_k, s->bits_v);
-    int dim = s->dim == 64 ? 0 : s->dim == 128 ? 1 : 2, bf16 = s->dtype == KVARN_BF16;
-
-    if (op->k != NULL)
-        decoders_k[dim][s->bits_k == 4][bf16](op, &at);
-    if (op->v != NULL)
-        decoders_v[dim][s->bits_v == 4][bf16](op, &at);
-    return KVARN_OK;
 }

@@ -10,8 +10,8 @@
 #include <immintrin.h>
 
 #include "kernels/compress.h"
-
-#define KVK_INLINE static inline __attribute__((always_inline))
+#include "kernels/inline.h"
+#include "kernels/vec256.h"
 
 KVK_INLINE __m256 kvk_y_load_half(const uint8_t *at, int bf16)
 {
@@ -45,7 +45,7 @@ KVK_INLINE void kvk_y_store_half(uint8_t *at, __m256 a, __m256 b, int bf16)
 }
 
 /* Saturated, -0 made +0: store_f16() of the reference. */
-KVK_INLINE void kvk_y_store_vector(uint8_t *at, __m256 x)
+KVK_INLINE void v_store_vector(uint8_t *at, __m256 x)
 {
     x = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(-65504.0f)), _mm256_set1_ps(65504.0f));
     x = _mm256_add_ps(x, _mm256_setzero_ps());
@@ -97,10 +97,10 @@ KVK_INLINE void kvk_y_butterfly_runs(__m256 *x, size_t runs)
     }
 }
 
-/* Lanes folded 8 (the two registers), 4, 2, 1 apart. */
-KVK_INLINE float kvk_y_sum(__m256 low, __m256 high)
+/* 16 lanes in two registers, folded 8 (the two), 4, 2, 1 apart. */
+KVK_INLINE float v_lanes_sum(const vf *x)
 {
-    __m256 y = _mm256_add_ps(low, high);
+    __m256 y = _mm256_add_ps(x[0], x[1]);
     __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
 
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
@@ -108,24 +108,15 @@ KVK_INLINE float kvk_y_sum(__m256 low, __m256 high)
     return _mm_cvtss_f32(z);
 }
 
-KVK_INLINE float kvk_y_reduce_min(__m256 x)
+/* x where a = b and c = d, else y */
+KVK_INLINE vf v_where_same(vf a, vf b, vf c, vf d, vf x, vf y)
 {
-    __m128 z = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-
-    z = _mm_min_ps(z, _mm_movehl_ps(z, z));
-    return _mm_cvtss_f32(_mm_min_ss(z, _mm_movehdup_ps(z)));
-}
-
-KVK_INLINE float kvk_y_reduce_max(__m256 x)
-{
-    __m128 z = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-
-    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
-    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+    return _mm256_blendv_ps(
+        y, x, _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ), _mm256_cmp_ps(c, d, _CMP_EQ_OQ)));
 }
 
 /* Lane i of the result is register i of 8 folded 4, 2, 1 apart with `op`. */
-#define KVK_Y_FOLD8(result, x, op)                                                                 \
+#define KVK_FOLD(result, x, op)                                                                    \
     do {                                                                                           \
         __m256 f_[4], g_[2], h_;                                                                   \
         _Pragma("GCC unroll 4") for (size_t i_ = 0; i_ < 4; i_++) f_[i_] =                         \
@@ -139,7 +130,7 @@ KVK_INLINE float kvk_y_reduce_max(__m256 x)
     } while (0)
 
 /* 8 x 8: dst row i = column i of src. Strides in floats. */
-KVK_INLINE void kvk_y_transpose(float *dst, size_t dst_stride, const float *src, size_t src_stride)
+KVK_INLINE void v_transpose(float *dst, size_t dst_stride, const float *src, size_t src_stride)
 {
     __m256 a[8], b[8];
 

@@ -6,8 +6,8 @@
 #include <immintrin.h>
 
 #include "kernels/compress.h"
-
-#define KVK_INLINE static inline __attribute__((always_inline))
+#include "kernels/inline.h"
+#include "kernels/vec512.h"
 
 KVK_INLINE __m512 kvk_z_load_half(const uint8_t *at, int bf16)
 {
@@ -32,7 +32,7 @@ KVK_INLINE __m256i kvk_z_to_half(__m512 x, int bf16)
 }
 
 /* Saturated, -0 made +0: store_f16() of the reference. */
-KVK_INLINE void kvk_z_store_vector(uint8_t *at, __m512 x)
+KVK_INLINE void v_store_vector(uint8_t *at, __m512 x)
 {
     x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-65504.0f)), _mm512_set1_ps(65504.0f));
     x = _mm512_add_ps(x, _mm512_setzero_ps());
@@ -74,9 +74,9 @@ KVK_INLINE void kvk_z_butterfly(__m512 *x, size_t n)
 }
 
 /* Lanes folded 8, 4, 2, 1 apart. */
-KVK_INLINE float kvk_z_sum(__m512 x)
+KVK_INLINE float v_lanes_sum(const vf *x)
 {
-    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(*x), _mm512_extractf32x8_ps(*x, 1));
     __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
 
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
@@ -84,9 +84,17 @@ KVK_INLINE float kvk_z_sum(__m512 x)
     return _mm_cvtss_f32(z);
 }
 
+/* x where a = b and c = d, else y */
+KVK_INLINE vf v_where_same(vf a, vf b, vf c, vf d, vf x, vf y)
+{
+    __mmask16 same = _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+
+    return _mm512_mask_blend_ps(_mm512_mask_cmp_ps_mask(same, c, d, _CMP_EQ_OQ), y, x);
+}
+
 /* For 16 registers at once: lane i of the result is register i folded 8, 4, 2, 1 apart with `op`.
  * Two registers share one after each step, so it costs 15 operations instead of 64. */
-#define KVK_Z_FOLD16(result, x, op)                                                                \
+#define KVK_FOLD(result, x, op)                                                                    \
     do {                                                                                           \
         __m512 e_[8], f_[4], g_[2], h_;                                                            \
         _Pragma("GCC unroll 8") for (size_t i_ = 0; i_ < 8; i_++) e_[i_] =                         \
@@ -104,7 +112,7 @@ KVK_INLINE float kvk_z_sum(__m512 x)
     } while (0)
 
 /* 16 x 16: dst row i = column i of src. Strides in floats. */
-KVK_INLINE void kvk_z_transpose(float *dst, size_t dst_stride, const float *src, size_t src_stride)
+KVK_INLINE void v_transpose(float *dst, size_t dst_stride, const float *src, size_t src_stride)
 {
     __m512 a[16], b[16];
 

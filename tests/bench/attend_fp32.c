@@ -5,7 +5,7 @@
 
 #include "attend_fp32.h"
 #include "kernels/attend_codes.h"
-#include "kernels/attend_vec512.h"
+#include "kernels/vec512.h"
 
 #include "kernels/attend_math.h"
 

@@ -1,6 +1,6 @@
-/* Vectors of 8 floats for attend_body.h: AVX2, FMA, F16C. */
-#ifndef KVK_ATTEND_VEC256_H
-#define KVK_ATTEND_VEC256_H
+/* Vectors of 8 floats for attend_body.h and compress_body.h: AVX2, FMA, F16C. */
+#ifndef KVK_VEC256_H
+#define KVK_VEC256_H
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -61,6 +61,23 @@ static inline vf v_fma(vf a, vf b, vf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+/* a * b - c */
+static inline vf v_fms(vf a, vf b, vf c)
+{
+    return _mm256_fmsub_ps(a, b, c);
+}
+
+/* c - a * b */
+static inline vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm256_fnmadd_ps(a, b, c);
+}
+
+static inline vf v_sqrt(vf x)
+{
+    return _mm256_sqrt_ps(x);
+}
+
 /* x * 2^n, n the integer in the lowest bits of t's significand; x and the result normal. */
 static inline vf v_scale(vf x, vf t)
 {
@@ -86,6 +103,13 @@ static inline float v_reduce_max(vf x)
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline float v_reduce_min(vf x)
+{
+    __m128 half = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    half = _mm_min_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_min_ss(half, _mm_movehdup_ps(half)));
 }
 
 static inline vf v_from_f16(const void *at)

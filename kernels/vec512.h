@@ -1,6 +1,6 @@
-/* Vectors of 16 floats for attend_body.h: AVX-512 F, BW, VL, DQ. */
-#ifndef KVK_ATTEND_VEC512_H
-#define KVK_ATTEND_VEC512_H
+/* Vectors of 16 floats for attend_body.h and compress_body.h: AVX-512 F, BW, VL, DQ. */
+#ifndef KVK_VEC512_H
+#define KVK_VEC512_H
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -60,6 +60,23 @@ static inline vf v_fma(vf a, vf b, vf c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+/* a * b - c */
+static inline vf v_fms(vf a, vf b, vf c)
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+
+/* c - a * b */
+static inline vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+
+static inline vf v_sqrt(vf x)
+{
+    return _mm512_sqrt_ps(x);
+}
+
 /* x * 2^n, n the integer in the lowest bits of t's significand; x and the result normal. */
 static inline vf v_scale(vf x, vf t)
 {
@@ -81,6 +98,11 @@ static inline float v_reduce_add(vf x)
 static inline float v_reduce_max(vf x)
 {
     return _mm512_reduce_max_ps(x);
+}
+
+static inline float v_reduce_min(vf x)
+{
+    return _mm512_reduce_min_ps(x);
 }
 
 static inline vf v_from_f16(const void *at)
