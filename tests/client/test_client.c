@@ -326,6 +326,33 @@ static void refusals_and_wrong_replies(void **state)
     assert_non_null(strstr(kvarn_client_error(rig->client), "echo"));
 }
 
+/* A table of another length than was asked for breaks the connection, whatever the operation. */
+static void wrong_counts(void **state)
+{
+    struct rig *rig = *state;
+    kvarn_seq seq = {.position = KVARN_AT_END};
+    kvarn_seq_args args = KVARN_SEQ_ARGS_INIT;
+    kvarn_blocks_args find = KVARN_BLOCKS_INIT;
+
+    args.space = rig->space;
+    args.seqs = &seq;
+    args.count = 1;
+    assert_int_equal(kvarn_sequence_open(rig->client, &args), KVARN_OK);
+    atomic_store(&rig->daemon.fault, PEER_WRONG_COUNT);
+    assert_int_equal(kvarn_sequence_release(rig->client, &args), KVARN_PEER_LOST);
+    assert_non_null(strstr(kvarn_client_error(rig->client), "number of sequences"));
+    kvarn_close(&rig->client);
+    atomic_store(&rig->daemon.fault, PEER_FINE);
+    assert_int_equal(kvarn_connect(&rig->client, rig->daemon.address, NULL), KVARN_OK);
+    open_space(rig);
+    find.space = rig->space;
+    find.keys = keys;
+    find.count = 2;
+    atomic_store(&rig->daemon.fault, PEER_WRONG_COUNT);
+    assert_int_equal(kvarn_lookup(rig->client, &find), KVARN_PEER_LOST);
+    assert_non_null(strstr(kvarn_client_error(rig->client), "number of blocks"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +363,7 @@ int main(void)
         RIG(closing_with_calls_in_flight),
         RIG(lost_connection),
         RIG(refusals_and_wrong_replies),
+        RIG(wrong_counts),
     };
     return cmocka_run_group_tests_name("client", tests, NULL, NULL);
 }

@@ -127,6 +127,43 @@ static void a_slow_reader_gets_every_byte(void **state)
     close(fd);
 }
 
+/* A socket that holds two answers and a client that takes one every four seconds: far fewer bytes
+ * than progress asks for, but answers that go out whole are progress too. */
+static void small_answers_taken_slowly_are_progress(void **state)
+{
+    static const struct kvd_identity who = {.tenant = 7, .same_uid = true, .local = true};
+    struct rig *rig = *state;
+    const int tiny = 1;
+    uint8_t bytes[64];
+    int pair[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &tiny, sizeof tiny), 0);
+    assert_int_equal(kvd_conns_adopt(rig->conns, pair[1], &who), KVARN_OK);
+    hello(rig, pair[0]);
+    rig->service.reply_bytes = 3000;
+    for (uint64_t id = 2; id < 22; id++)
+        put(pair[0], bytes, frame(bytes, KVW_STATS, id, NULL, 0, 0, 0));
+    for (uint64_t id = 2; id < 22; id++) {
+        struct kvw_header header;
+        kvarn_status status;
+        uint64_t echo;
+
+        while (!take_reply(rig, &header, &status, &echo)) {
+            ssize_t got;
+
+            settle(rig);
+            got = recv(pair[0], rig->reply + rig->reply_bytes, 1000, 0);
+            assert_true(got > 0);
+            rig->reply_bytes += (size_t)got;
+        }
+        assert_int_equal(header.request_id, id);
+        pass_ms(rig, 4000);
+    }
+    assert_true(metric(rig, KVD_METRIC_CUT_WRITE_TIMEOUT) == 0);
+    close(pair[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +171,7 @@ int main(void)
         TEST(unanswered_requests_are_bounded),
         TEST(who_never_reads_is_held_and_cut),
         TEST(a_slow_reader_gets_every_byte),
+        TEST(small_answers_taken_slowly_are_progress),
     };
 
     return conn_rig_run("conn_write", tests, sizeof tests / sizeof tests[0]);
