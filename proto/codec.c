@@ -20,8 +20,8 @@ static void arena_free(void *arena, void *pointer)
     (void)pointer;
 }
 
-ProtobufCMessage *kvw_codec_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *in,
-                                   size_t count, struct kvw_arena *arena, const char **why)
+void *kvw_codec_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *in,
+                       size_t count, struct kvw_arena *arena, const char **why)
 {
     static const uint8_t nothing[1] = {0};
     ProtobufCAllocator allocator = {arena_alloc, arena_free, arena};
@@ -108,13 +108,27 @@ bool kvw_bytes32_take(uint8_t out[32], bool present, const ProtobufCBinaryData *
     return true;
 }
 
+bool kvw_result_take(struct kvw_result *out, uint32_t status, const char *text,
+                     uint32_t retry_after_us, const char **why)
+{
+    if (status > KVARN_STATUS_MAX) {
+        *why = "a status over 255";
+        return false;
+    }
+    *out = (struct kvw_result){(kvarn_status)status, text != NULL ? text : "", retry_after_us};
+    return true;
+}
+
 /* protobuf-c would keep a copy of every field it does not know, and to this message the body of a
  * long reply is all unknown: so the three fields are picked out first. */
 static kvarn_status result_unpack(struct kvw_result *out, const uint8_t *in, size_t count,
                                   struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__ErrorReply, error_reply)
-    KVW_TAKE_RESULT(out)
+    const Kvarn__ErrorReply *m =
+        kvw_codec_unpack(&kvarn__error_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(out, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     return KVARN_OK;
 }
 

@@ -34,9 +34,9 @@ kvarn_status kvw_codec_pick(const ProtobufCMessageDescriptor *descriptor, const 
 /* Well-formed UTF-8 (no overlong form, no surrogate) without NUL. */
 bool kvw_text_valid(const uint8_t *text, size_t count);
 
-/* Pre-scan, then unpack into the arena. NULL with *why set. */
-ProtobufCMessage *kvw_codec_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *in,
-                                   size_t count, struct kvw_arena *arena, const char **why);
+/* Pre-scan, then unpack into the arena: the descriptor's struct, or NULL with *why set. */
+void *kvw_codec_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *in,
+                       size_t count, struct kvw_arena *arena, const char **why);
 
 /* Bytes written; 0 when `room` or KVW_METADATA_MAX_BYTES is too small. */
 size_t kvw_codec_pack(uint8_t *out, size_t room, const ProtobufCMessage *message);
@@ -55,6 +55,10 @@ void kvw_text_clean(char out[KVW_TEXT_MAX_BYTES + 1], const char *text);
 /* Reads a 32-byte field into out (zeroes when absent). False for any other length. */
 bool kvw_bytes32_take(uint8_t out[32], bool present, const ProtobufCBinaryData *data);
 
+/* The three fields at the head of every reply. False with *why set for a status over 255. */
+bool kvw_result_take(struct kvw_result *out, uint32_t status, const char *text,
+                     uint32_t retry_after_us, const char **why);
+
 #define KVW_TAKE_N(field) out->field = m->field;
 #define KVW_TAKE_T(field) out->field = m->field != NULL ? m->field : "";
 #define KVW_PUT_N(field)                                                                           \
@@ -62,18 +66,9 @@ bool kvw_bytes32_take(uint8_t out[32], bool present, const ProtobufCBinaryData *
     m.has_##field = in->field != 0;
 #define KVW_PUT_T(field) fits = kvw_text_put(&m.field, in->field) && fits;
 
-/* The three fields at the head of every reply, out of m into the kvw_result at `to`. */
-#define KVW_TAKE_RESULT(to)                                                                        \
-    if (m->status > KVARN_STATUS_MAX) {                                                            \
-        *why = "a status over 255";                                                                \
-        return KVARN_BAD_FRAME;                                                                    \
-    }                                                                                              \
-    (to)->status = (kvarn_status)m->status;                                                        \
-    (to)->text = m->text != NULL ? m->text : "";                                                   \
-    (to)->retry_after_us = m->retry_after_us;
-
-/* And back. `clean` is the encoder's buffer of KVW_TEXT_MAX_BYTES + 1. The status is always
- * written: no reply is empty, and a size of 0 always means that it did not fit. */
+/* The result at the head of every reply (kvw_result_take() reads it). `clean` is the encoder's
+ * buffer of KVW_TEXT_MAX_BYTES + 1. The status is always written: no reply is empty, and a size of
+ * 0 always means that it did not fit. */
 #define KVW_PUT_RESULT(from)                                                                       \
     m.has_status = 1;                                                                              \
     m.status = (uint32_t)(from)->status;                                                           \
@@ -81,12 +76,5 @@ bool kvw_bytes32_take(uint8_t out[32], bool present, const ProtobufCBinaryData *
     m.text = clean[0] != '\0' ? clean : NULL;                                                      \
     m.retry_after_us = (from)->retry_after_us;                                                     \
     m.has_retry_after_us = m.retry_after_us != 0;
-
-/* Head of every decoder: unpack, or return. */
-#define KVW_UNPACK(Type, name)                                                                     \
-    const Type *m = (const Type *)(const void *)kvw_codec_unpack(&kvarn__##name##__descriptor, in, \
-                                                                 count, arena, why);               \
-    if (m == NULL)                                                                                 \
-        return KVARN_BAD_FRAME;
 
 #endif

@@ -14,8 +14,11 @@
 kvarn_status kvw_hello_reply_decode(struct kvw_hello_reply *out, const uint8_t *in, size_t count,
                                     struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__HelloReply, hello_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__HelloReply *m =
+        kvw_codec_unpack(&kvarn__hello_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     HELLO_REPLY_FIELDS(KVW_TAKE_N, KVW_TAKE_T)
     return KVARN_OK;
 }
@@ -34,8 +37,11 @@ size_t kvw_hello_reply_encode(uint8_t *out, size_t room, const struct kvw_hello_
 kvarn_status kvw_ping_reply_decode(struct kvw_ping_reply *out, const uint8_t *in, size_t count,
                                    struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__PingReply, ping_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__PingReply *m =
+        kvw_codec_unpack(&kvarn__ping_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     out->echo = m->echo;
     return KVARN_OK;
 }
@@ -59,8 +65,11 @@ size_t kvw_ping_reply_encode(uint8_t *out, size_t room, const struct kvw_ping_re
 kvarn_status kvw_open_space_reply_decode(struct kvw_open_space_reply *out, const uint8_t *in,
                                          size_t count, struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__OpenSpaceReply, open_space_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__OpenSpaceReply *m =
+        kvw_codec_unpack(&kvarn__open_space_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     OPEN_SPACE_REPLY_FIELDS(KVW_TAKE_N)
     if (!kvw_bytes32_take(out->fingerprint, m->has_fingerprint, &m->fingerprint)) {
         *why = "a fingerprint that is not 32 bytes long";
@@ -94,8 +103,11 @@ size_t kvw_open_space_reply_encode(uint8_t *out, size_t room, const struct kvw_o
 kvarn_status kvw_blocks_reply_decode(struct kvw_blocks_reply *out, const uint8_t *in, size_t count,
                                      struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__BlocksReply, blocks_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__BlocksReply *m =
+        kvw_codec_unpack(&kvarn__blocks_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     BLOCKS_REPLY_FIELDS(KVW_TAKE_N)
     return KVARN_OK;
 }
@@ -113,8 +125,11 @@ size_t kvw_blocks_reply_encode(uint8_t *out, size_t room, const struct kvw_block
 kvarn_status kvw_sequences_reply_decode(struct kvw_sequences_reply *out, const uint8_t *in,
                                         size_t count, struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__SequencesReply, sequences_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__SequencesReply *m =
+        kvw_codec_unpack(&kvarn__sequences_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     out->sequence_count = m->sequence_count;
     out->device_ns = m->device_ns;
     return KVARN_OK;
@@ -136,8 +151,11 @@ static const char no_room[] = "metadata needs more memory than a decode may use"
 kvarn_status kvw_stats_reply_decode(struct kvw_stats_reply *out, const uint8_t *in, size_t count,
                                     struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__StatsReply, stats_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__StatsReply *m =
+        kvw_codec_unpack(&kvarn__stats_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     out->count = m->n_metrics;
     out->metrics = NULL;
     if (out->count == 0)
@@ -206,8 +224,11 @@ static bool take_space(struct kvw_space_info *out, const Kvarn__SpaceInfo *m)
 kvarn_status kvw_list_reply_decode(struct kvw_list_reply *out, const uint8_t *in, size_t count,
                                    struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__ListReply, list_reply)
-    KVW_TAKE_RESULT(&out->result)
+    const Kvarn__ListReply *m =
+        kvw_codec_unpack(&kvarn__list_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
     out->count = m->n_spaces;
     out->spaces = NULL;
     if (out->count == 0)

@@ -13,7 +13,10 @@
 kvarn_status kvw_hello_decode(struct kvw_hello *out, const uint8_t *in, size_t count,
                               struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Hello, hello)
+    const Kvarn__Hello *m = kvw_codec_unpack(&kvarn__hello__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     HELLO_FIELDS(KVW_TAKE_N, KVW_TAKE_T)
     return KVARN_OK;
 }
@@ -31,7 +34,10 @@ size_t kvw_hello_encode(uint8_t *out, size_t room, const struct kvw_hello *in)
 kvarn_status kvw_ping_decode(struct kvw_ping *out, const uint8_t *in, size_t count,
                              struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Ping, ping)
+    const Kvarn__Ping *m = kvw_codec_unpack(&kvarn__ping__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     out->echo = m->echo;
     return KVARN_OK;
 }
@@ -56,7 +62,11 @@ size_t kvw_ping_encode(uint8_t *out, size_t room, const struct kvw_ping *in)
 kvarn_status kvw_open_space_decode(struct kvw_open_space *out, const uint8_t *in, size_t count,
                                    struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__OpenSpace, open_space)
+    const Kvarn__OpenSpace *m =
+        kvw_codec_unpack(&kvarn__open_space__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     OPEN_SPACE_FIELDS(KVW_TAKE_N, KVW_TAKE_T)
     out->v_rotated = m->v_rotated != 0;
     out->has_iterations = m->has_iterations != 0;
@@ -158,7 +168,10 @@ static Kvarn__Origin make_origin(const struct kvw_origin *in)
 kvarn_status kvw_blocks_decode(struct kvw_blocks *out, const uint8_t *in, size_t count,
                                struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Blocks, blocks)
+    const Kvarn__Blocks *m = kvw_codec_unpack(&kvarn__blocks__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     BLOCKS_FIELDS(KVW_TAKE_N)
     out->all = m->all != 0;
     take_layout(&out->layout, m->layout);
@@ -189,7 +202,10 @@ size_t kvw_blocks_encode(uint8_t *out, size_t room, const struct kvw_blocks *in)
 kvarn_status kvw_release_decode(struct kvw_release *out, const uint8_t *in, size_t count,
                                 struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Release, release)
+    const Kvarn__Release *m = kvw_codec_unpack(&kvarn__release__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     out->lease = m->lease;
     return KVARN_OK;
 }
@@ -209,7 +225,11 @@ size_t kvw_release_encode(uint8_t *out, size_t room, const struct kvw_release *i
 kvarn_status kvw_sequences_decode(struct kvw_sequences *out, const uint8_t *in, size_t count,
                                   struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Sequences, sequences)
+    const Kvarn__Sequences *m =
+        kvw_codec_unpack(&kvarn__sequences__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     SEQUENCES_FIELDS(KVW_TAKE_N)
     take_layout(&out->layout, m->layout);
     take_query(&out->query, m->query);
@@ -232,7 +252,10 @@ size_t kvw_sequences_encode(uint8_t *out, size_t room, const struct kvw_sequence
 kvarn_status kvw_stats_decode(struct kvw_stats *out, const uint8_t *in, size_t count,
                               struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Stats, stats)
+    const Kvarn__Stats *m = kvw_codec_unpack(&kvarn__stats__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     out->reset_peaks = m->reset_peaks != 0;
     return KVARN_OK;
 }
@@ -249,7 +272,10 @@ size_t kvw_stats_encode(uint8_t *out, size_t room, const struct kvw_stats *in)
 kvarn_status kvw_drain_decode(struct kvw_drain *out, const uint8_t *in, size_t count,
                               struct kvw_arena *arena, const char **why)
 {
-    KVW_UNPACK(Kvarn__Drain, drain)
+    const Kvarn__Drain *m = kvw_codec_unpack(&kvarn__drain__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
     out->grace_ms = m->grace_ms;
     return KVARN_OK;
 }
