@@ -73,6 +73,7 @@ static kvarn_status make(struct kvarn_client *client, const struct seq_shape *sh
             .q_tokens = shape->op == KVW_SEQ_ATTEND ? seqs[i].q_tokens : 0,
             .tokens = seqs[i].tokens,
             .keys = shape->op == KVW_SEQ_COMMIT ? seqs[i].keys : 0,
+            .expected = shape->op == KVW_SEQ_COMMIT ? seqs[i].expected : 0,
         };
         kvw_seq_row_store(at + i * KVW_SEQ_ROW_BYTES, &row);
     }

@@ -53,7 +53,7 @@ void kvw_seq_row_load(struct kvw_seq_row *row, const uint8_t *at)
     row->q_tokens = kvw_le32_load(at + 16);
     row->tokens = kvw_le32_load(at + 20);
     row->keys = kvw_le32_load(at + 24);
-    row->reserved = kvw_le32_load(at + 28);
+    row->expected = kvw_le32_load(at + 28);
 }
 
 void kvw_seq_row_store(uint8_t *at, const struct kvw_seq_row *row)
@@ -63,7 +63,7 @@ void kvw_seq_row_store(uint8_t *at, const struct kvw_seq_row *row)
     kvw_le32_store(at + 16, row->q_tokens);
     kvw_le32_store(at + 20, row->tokens);
     kvw_le32_store(at + 24, row->keys);
-    kvw_le32_store(at + 28, row->reserved);
+    kvw_le32_store(at + 28, row->expected);
 }
 
 void kvw_seq_status_load(struct kvw_seq_status *row, const uint8_t *at)

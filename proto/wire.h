@@ -109,7 +109,10 @@ struct kvw_seq_row {
     uint32_t q_tokens; /* SEQ_ATTEND */
     uint32_t tokens;   /* SEQ_APPEND, SEQ_ATTEND: new rows; SEQ_COMMIT: tokens to commit */
     uint32_t keys;     /* SEQ_COMMIT: how many of the keys after the table are this sequence's */
-    uint32_t reserved;
+    /* SEQ_COMMIT: the committed length that the call builds on, plus 1; 0 = any. With another
+     * length nothing is committed (INVALID_SHAPE), so that a call whose answer was lost can be
+     * repeated. */
+    uint32_t expected;
 };
 enum { KVW_SEQ_ROW_BYTES = 32 };
 #define KVW_AT_END UINT64_MAX

@@ -4,7 +4,8 @@
  * global. Ownership words: a pointer is borrowed for the call unless the text says keeps (until
  * when), takes or gives. Errors: every call returns a kvarn_status; kvarn_client_error() has the
  * sentence that goes with the last failure. Two forms of each operation: kvarn_<op>() blocks until
- * the answer, the deadline or a lost connection; kvarn_<op>_start() sends and gives a kvarn_call.
+ * the answer, the deadline or a lost connection (a call that ends so may have happened all the
+ * same, see kvarn/status.h); kvarn_<op>_start() sends and gives a kvarn_call.
  * The args struct and all memory that it points to (inputs and outputs) is then kept until the call
  * is done or freed.
  * Shapes: K and V rows [tokens, kv_heads, head_dim] per layer, post-RoPE, un-rotated, in the
@@ -382,6 +383,7 @@ typedef struct kvarn_seq {
     uint32_t blocks;     /* out: open: prefix blocks found; commit: blocks sealed */
     uint64_t committed;  /* out: tokens that count */
     kvarn_status status; /* out */
+    uint32_t expected;   /* in: commit: the committed length before it, plus 1; 0 = any */
 } kvarn_seq;
 
 /* The one argument struct of the sequence calls.
@@ -392,8 +394,10 @@ typedef struct kvarn_seq {
  * that layer, which are written before attention. Query token j of q_tokens sees position + tokens
  * - q_tokens + j + 1 tokens. sequence_commit: makes seqs[i].tokens more tokens count, once all
  * layers have them. Blocks that fill up are sealed under the given keys (fewer keys than blocks:
- * the rest stay private). sequence_fork: seqs[0].sequence in; count children out in seqs[1..count].
- * sequence_release: gives the sequences back. */
+ * the rest stay private). A commit whose answer was lost (DEADLINE, PEER_LOST) may have happened:
+ * with `expected` set it can be repeated as it is, since it is refused with INVALID_SHAPE, and
+ * `committed` says the length, when the sequence moved on. sequence_fork: seqs[0].sequence in;
+ * count children out in seqs[1..count]. sequence_release: gives the sequences back. */
 typedef struct kvarn_seq_args {
     size_t size;
     uint32_t deadline_ms;

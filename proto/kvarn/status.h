@@ -1,7 +1,9 @@
 /* The one list of results: on the wire, in the daemon, in the client library.
  *
  * Numbers are never reused. The range tells the caller what to do next: 0..15 success, 16..31 fix
- * the call, 32..47 retry later, 48..63 the work is lost and may be done again, 64.. give up.
+ * the call, 32..47 retry later, 48..63 the answer is lost and the call may be made again, 64.. give
+ * up. A call that ends with DEADLINE or PEER_LOST while it runs may have happened: what it stored
+ * stays, what only its answer names (sequences, leases) is given back.
  * Compiles alone as C99 and as C++. */
 #ifndef KVARN_STATUS_H
 #define KVARN_STATUS_H
@@ -28,7 +30,7 @@ extern "C" {
     X(NO_SPACE, 33, "the pool is full and nothing can be evicted")                                 \
     X(QUOTA, 34, "the tenant's quota is used up")                                                  \
     X(DRAINING, 35, "the daemon is shutting down")                                                 \
-    X(DEADLINE, 48, "the deadline passed")                                                         \
+    X(DEADLINE, 48, "the deadline passed; the call may have happened")                             \
     X(CANCELLED, 49, "the call was cancelled")                                                     \
     X(GPU_LOST, 50, "the device worker died; it is being restarted")                               \
     X(PEER_LOST, 51, "the connection was lost")                                                    \
@@ -45,7 +47,7 @@ typedef enum kvarn_status_class {
     KVARN_CLASS_SUCCESS = 0,
     KVARN_CLASS_FIX = 1,   /* the call is wrong; do not repeat it unchanged */
     KVARN_CLASS_RETRY = 2, /* nothing is wrong with the call; repeat it later */
-    KVARN_CLASS_LOST = 3,  /* the work did not happen; do it again */
+    KVARN_CLASS_LOST = 3,  /* there is no answer; do it again. DEADLINE, PEER_LOST: see above */
     KVARN_CLASS_FATAL = 4  /* give up */
 } kvarn_status_class;
 

@@ -62,6 +62,8 @@ static void expire(struct kvd_slot *slot)
 {
     struct kvd_conn *conn = slot->conn;
 
+    bool begun = slot->running;
+
     if (conn->current == slot) {
         kvd_slot_drop_request(slot);
         if (conn->held) { /* its payload is read and thrown away */
@@ -70,7 +72,9 @@ static void expire(struct kvd_slot *slot)
             kvd_conns_room_came(conn->conns); /* for who stands behind it */
         }
     }
-    kvd_slot_note(slot, KVARN_DEADLINE, "the deadline passed before there was an answer");
+    kvd_slot_note(slot, KVARN_DEADLINE,
+                  begun ? "the deadline passed while the call ran; it may have happened"
+                        : "the deadline passed before the call could begin; nothing happened");
 }
 
 static bool too_slow(struct kvd_conn *conn, uint64_t now)

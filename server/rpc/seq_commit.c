@@ -43,6 +43,12 @@ static uint32_t check(struct kvd_work *work, struct kvd_turn *turn)
 
     if (!going(turn))
         return 0;
+    if (turn->row.expected && turn->row.expected - 1 != turn->sequence->committed) {
+        kvd_turn_fail(work, turn, KVARN_INVALID_SHAPE,
+                      "committed is %u, the call expected %u; nothing was committed",
+                      turn->sequence->committed, turn->row.expected - 1);
+        return 0;
+    }
     status = kvd_sequence_check_commit(turn->sequence, turn->row.tokens, text, sizeof text);
     if (status != KVARN_OK) {
         kvd_turn_fail(work, turn, status, "%s", text);

@@ -43,7 +43,7 @@ LAST(kvarn_export_args, origin, 80);
 SIZE(kvarn_import_args, 88);
 LAST(kvarn_import_args, origin, 80);
 SIZE(kvarn_seq, 48);
-LAST(kvarn_seq, status, 40);
+LAST(kvarn_seq, expected, 44);
 SIZE(kvarn_seq_args, 144);
 LAST(kvarn_seq_args, lse, 136);
 #endif

@@ -303,9 +303,12 @@ static void sequences(void **state)
     check(kvarn_sequence_append(client, &args), KVARN_OK);
     seqs[0].keys = BLOCKS;
     args.key_count = BLOCKS;
+    seqs[0].expected = 0 + 1;
     check(kvarn_sequence_commit(client, &args), KVARN_OK);
     assert_int_equal(seqs[0].committed, TOKENS);
     assert_int_equal(seqs[0].blocks, BLOCKS);
+    check(kvarn_sequence_commit(client, &args), KVARN_INVALID_SHAPE); /* it was done */
+    assert_int_equal(seqs[0].committed, TOKENS);
 
     kvarn_blocks_args look = KVARN_BLOCKS_INIT;
     kvarn_block_result results[BLOCKS];

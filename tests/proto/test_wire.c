@@ -67,7 +67,7 @@ static void seq_row(void **state)
     assert_int_equal(row.q_tokens, 0x14131211);
     assert_int_equal(row.tokens, 0x18171615);
     assert_int_equal(row.keys, 0x1c1b1a19);
-    assert_int_equal(row.reserved, 0x201f1e1d);
+    assert_int_equal(row.expected, 0x201f1e1d);
 }
 
 static void seq_status(void **state)
