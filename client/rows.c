@@ -11,6 +11,18 @@ bool kvc_rows_bytes(const struct kvc_rows *rows, uint64_t *bytes)
            *bytes <= SIZE_MAX / 4;
 }
 
+bool kvc_rows_strides(const struct kvc_rows *rows, const kvarn_strides *given, kvarn_strides *out)
+{
+    *out = *given;
+    if (!out->head)
+        out->head = rows->row_bytes;
+    if (!out->token && !kvc_mul(rows->heads, out->head, &out->token))
+        return false;
+    if (!out->block && !kvc_mul(rows->tokens, out->token, &out->block))
+        return false;
+    return out->layer || kvc_mul(rows->blocks, out->block, &out->layer);
+}
+
 static bool add_extent(uint64_t *span, uint64_t count, uint64_t stride)
 {
     uint64_t extent;
@@ -54,6 +66,7 @@ kvarn_status kvc_rows_plan(struct kvarn_client *client, const char *name,
                            const struct kvc_rows *rows, const void *k, const void *v,
                            const kvarn_strides *strides, struct kvc_rows_plan *out)
 {
+    kvarn_strides each;
     uint64_t span;
 
     memset(out, 0, sizeof *out);
@@ -61,18 +74,20 @@ kvarn_status kvc_rows_plan(struct kvarn_client *client, const char *name,
         return kvc_client_fail(client, KVARN_INVALID_SHAPE, "%s: %s is NULL", name, k ? "v" : "k");
     if (!strides)
         return plan_dense(client, name, rows, k, v, out);
-    if (!span_of(rows, strides, &span))
+    if (!kvc_rows_strides(rows, strides, &each) || !span_of(rows, &each, &span))
         return too_big(client, name);
     out->layout = (struct kvw_layout){
         .present = true,
-        .layer_stride = strides->layer,
-        .block_stride = strides->block,
-        .token_stride = strides->token,
-        .head_stride = strides->head,
+        .layer_stride = each.layer,
+        .block_stride = each.block,
+        .token_stride = each.token,
+        .head_stride = each.head,
     };
     uintptr_t at_k = (uintptr_t)k, at_v = (uintptr_t)v;
     uintptr_t low = at_k < at_v ? at_k : at_v, high = at_k < at_v ? at_v : at_k;
-    if (high - low >= span) { /* two ranges, K first */
+    /* Two ranges, K first. The same memory twice goes twice: offsets 0 and 0 would mean K, then V.
+     */
+    if (high == low || high - low >= span) {
         out->parts[0] = (struct iovec){.iov_base = (void *)at_k, .iov_len = (size_t)span};
         out->parts[1] = (struct iovec){.iov_base = (void *)at_v, .iov_len = (size_t)span};
         out->part_count = 2;

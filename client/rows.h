@@ -25,12 +25,17 @@ struct kvc_rows_plan {
 /* Bytes of one dense tensor of these rows; false on overflow. */
 bool kvc_rows_bytes(const struct kvc_rows *rows, uint64_t *bytes);
 
+/* Strides with each 0 replaced by the dense one over the next axis inside, which is how the daemon
+ * reads them too. False on overflow. */
+bool kvc_rows_strides(const struct kvc_rows *rows, const kvarn_strides *given, kvarn_strides *out);
+
 /* strides NULL: dense, without a layout. INVALID_SHAPE with the client's error set. */
 kvarn_status kvc_rows_plan(struct kvarn_client *client, const char *name,
                            const struct kvc_rows *rows, const void *k, const void *v,
                            const kvarn_strides *strides, struct kvc_rows_plan *out);
 
-/* Copies strided rows of one layer to dense [token][head]. out has kvc_rows_bytes(). */
+/* Copies strided rows of one layer to dense [token][head]. out has kvc_rows_bytes(); no stride is
+ * left to be filled in. */
 void kvc_rows_pack(const struct kvc_rows *rows, const void *from, const kvarn_strides *strides,
                    uint8_t *out);
 

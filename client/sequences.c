@@ -194,6 +194,7 @@ KVC_DEFINE_OPERATION(sequence_append, kvarn_seq_args, KVW_SEQ_APPEND, plan_appen
 struct attend_plan {
     struct kvc_rows rows;
     uint64_t rows_bytes, q_bytes, out_bytes, lse_bytes;
+    kvarn_strides strides; /* packed: of the caller's rows */
     bool packed;
 };
 
@@ -212,7 +213,8 @@ static kvarn_status measure_attend(struct kvarn_client *client, const kvarn_seq_
                                              : "q is NULL");
     plan->rows = rows_of(space, 1, tokens_of(args));
     plan->packed = plan->rows.tokens > 0 && args->strides;
-    if (!kvc_rows_bytes(&plan->rows, &plan->rows_bytes))
+    if (!kvc_rows_bytes(&plan->rows, &plan->rows_bytes) ||
+        (plan->packed && !kvc_rows_strides(&plan->rows, args->strides, &plan->strides)))
         plan->rows_bytes = UINT64_MAX / 4;
     if (plan->rows_bytes > client->session->peer.payload_max_bytes)
         return kvc_client_fail(client, KVARN_TOO_LARGE,
@@ -235,8 +237,8 @@ static void add_rows(struct kvarn_call *call, const kvarn_seq_args *args,
         return;
     }
     uint8_t *k = kvc_call_spare(call, 2 * (size_t)plan->rows_bytes);
-    kvc_rows_pack(&plan->rows, args->k, args->strides, k);
-    kvc_rows_pack(&plan->rows, args->v, args->strides, k + plan->rows_bytes);
+    kvc_rows_pack(&plan->rows, args->k, &plan->strides, k);
+    kvc_rows_pack(&plan->rows, args->v, &plan->strides, k + plan->rows_bytes);
     kvc_call_add_part(call, k, 2 * (size_t)plan->rows_bytes);
 }
 

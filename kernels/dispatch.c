@@ -65,7 +65,6 @@ const struct kvk_table kvk_table_ref = {
     .compress = compress_ref,
     .decompress = kvk_decompress_ref,
     .attend = kvk_attend_ref,
-    .copy_rows = kvk_rows_copy,
 };
 
 #if defined(KVK_HAVE_AVX2)
@@ -74,7 +73,6 @@ static const struct kvk_table table_avx2 = {
     .compress = kvk_compress_avx2,
     .decompress = kvk_decompress_avx2,
     .attend = kvk_attend_avx2,
-    .copy_rows = kvk_rows_copy,
 };
 const struct kvk_table *const kvk_table_avx2 = &table_avx2;
 #else
@@ -87,7 +85,6 @@ static const struct kvk_table table_avx512 = {
     .compress = kvk_compress_avx512,
     .decompress = kvk_decompress_avx512,
     .attend = kvk_attend_avx512,
-    .copy_rows = kvk_rows_copy,
 };
 const struct kvk_table *const kvk_table_avx512 = &table_avx512;
 #else

@@ -93,11 +93,6 @@ struct kvk_table {
     kvarn_status (*compress)(struct kvk_compress *op);
     kvarn_status (*decompress)(struct kvk_decompress *op);
     kvarn_status (*attend)(struct kvk_attend *op);
-    /* EXACT rows: copies [tokens, dim] after looking for NaN and infinity; fault set and nothing
-     * promised about dst on NON_FINITE. tensor is 'k' or 'v'. */
-    kvarn_status (*copy_rows)(void *dst, size_t dst_token_stride_bytes, const void *src,
-                              size_t src_token_stride_bytes, uint32_t tokens, uint32_t dim,
-                              kvarn_dtype dtype, char tensor, struct kvk_fault *fault);
 };
 
 extern const struct kvk_table kvk_table_ref;
@@ -121,6 +116,12 @@ size_t kvk_attend_scratch_bytes(uint32_t q_tokens, uint32_t q_heads, uint32_t di
  * index order. */
 void kvk_merge(float *dst_out, float *dst_lse, const float *out, const float *lse, size_t parts,
                size_t rows, size_t dim);
+
+/* EXACT rows: copies [tokens, dim] and looks for NaN and infinity in the copy; fault set and
+ * nothing promised about dst on NON_FINITE. tensor is 'k' or 'v'. */
+kvarn_status kvk_copy_rows(void *dst, size_t dst_token_stride_bytes, const void *src,
+                           size_t src_token_stride_bytes, uint32_t tokens, uint32_t dim,
+                           kvarn_dtype dtype, char tensor, struct kvk_fault *fault);
 
 /* f32 rows -> dtype, round to nearest even. */
 void kvk_store_rows(void *dst, kvarn_dtype dtype, const float *src, size_t count);

@@ -74,7 +74,7 @@ kvarn_status kvk_rows_check(const void *src, size_t token_stride_bytes, uint32_t
     return KVARN_OK;
 }
 
-kvarn_status kvk_rows_copy(void *dst, size_t dst_token_stride_bytes, const void *src,
+kvarn_status kvk_copy_rows(void *dst, size_t dst_token_stride_bytes, const void *src,
                            size_t src_token_stride_bytes, uint32_t tokens, uint32_t dim,
                            kvarn_dtype dtype, char tensor, struct kvk_fault *fault)
 {

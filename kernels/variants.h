@@ -16,12 +16,7 @@ kvarn_status kvk_decompress_ref(struct kvk_decompress *op);
 kvarn_status kvk_decompress_avx2(struct kvk_decompress *op);
 kvarn_status kvk_decompress_avx512(struct kvk_decompress *op);
 
-/* rows.c: word-wide, the same for every table. */
-kvarn_status kvk_rows_copy(void *dst, size_t dst_token_stride_bytes, const void *src,
-                           size_t src_token_stride_bytes, uint32_t tokens, uint32_t dim,
-                           kvarn_dtype dtype, char tensor, struct kvk_fault *fault);
-
-/* The first non-finite element in token order. OK (fault cleared) when there is none. */
+/* rows.c: the first non-finite element in token order. OK (fault cleared) when there is none. */
 kvarn_status kvk_rows_check(const void *src, size_t token_stride_bytes, uint32_t tokens,
                             uint32_t dim, kvarn_dtype dtype, char tensor, struct kvk_fault *fault);
 

@@ -37,19 +37,18 @@ static kvarn_status compress_plan(struct kvd_executor *executor, struct kvd_exec
     return KVARN_OK;
 }
 
-static kvarn_status copy_exact(const struct kvd_executor *executor, const struct kvd_job *job,
-                               const struct kvd_put *put, const uint8_t *k, const uint8_t *v,
-                               uint8_t *cell, struct kvk_fault *fault)
+static kvarn_status copy_exact(const struct kvd_job *job, const struct kvd_put *put,
+                               const uint8_t *k, const uint8_t *v, uint8_t *cell,
+                               struct kvk_fault *fault)
 {
     const struct kvk_shape *shape = &job->shape;
     size_t row = kvd_exec_row_bytes(shape);
-    const struct kvk_table *table = kvd_exec_table(executor);
-    kvarn_status status = table->copy_rows(cell, row, k, put->strides.token, shape->group,
-                                           shape->dim, shape->dtype, 'k', fault);
+    kvarn_status status = kvk_copy_rows(cell, row, k, put->strides.token, shape->group, shape->dim,
+                                        shape->dtype, 'k', fault);
 
     if (status == KVARN_OK)
-        status = table->copy_rows(cell + row * shape->group, row, v, put->strides.token,
-                                  shape->group, shape->dim, shape->dtype, 'v', fault);
+        status = kvk_copy_rows(cell + row * shape->group, row, v, put->strides.token, shape->group,
+                               shape->dim, shape->dtype, 'v', fault);
     return status;
 }
 
@@ -77,7 +76,7 @@ static kvarn_status compress_run(struct kvd_executor *executor,
         status = kvd_exec_table(executor)->compress(&op);
         where = op.fault;
     } else {
-        status = copy_exact(executor, job, put, item->k + at, item->v + at, cell, &where);
+        status = copy_exact(job, put, item->k + at, item->v + at, cell, &where);
     }
     if (status == KVARN_OK)
         kvd_exec_join_digest(item, kvk_digest(0, cell, cell_bytes),

@@ -43,23 +43,22 @@ static kvarn_status write_run(struct kvd_executor *executor, const struct kvd_ex
     const struct kvd_write *write = &item->entry.write;
     const struct kvd_job *job = item->job;
     const struct kvk_shape *shape = &job->shape;
-    const struct kvk_table *table = kvd_exec_table(executor);
     size_t row = kvd_exec_row_bytes(shape), cell = 2 * row * shape->group;
     uint32_t layer = job->layer_begin + unit;
 
+    (void)executor;
     (void)thread;
     for (uint32_t head = 0; head < job->heads; head++) {
         uint64_t from = unit * write->strides.layer + head * write->strides.head;
         uint8_t *to =
             item->slot + ((uint64_t)layer * job->heads + head) * cell + write->first_token * row;
         struct kvk_fault where = {0};
-        kvarn_status status =
-            table->copy_rows(to, row, item->k + from, write->strides.token, write->tokens,
-                             shape->dim, shape->dtype, 'k', &where);
+        kvarn_status status = kvk_copy_rows(to, row, item->k + from, write->strides.token,
+                                            write->tokens, shape->dim, shape->dtype, 'k', &where);
         if (status == KVARN_OK)
             status =
-                table->copy_rows(to + row * shape->group, row, item->v + from, write->strides.token,
-                                 write->tokens, shape->dim, shape->dtype, 'v', &where);
+                kvk_copy_rows(to + row * shape->group, row, item->v + from, write->strides.token,
+                              write->tokens, shape->dim, shape->dtype, 'v', &where);
         if (status != KVARN_OK) {
             *fault = (struct kvd_fault){.tensor = (uint32_t)where.tensor,
                                         .layer = layer,

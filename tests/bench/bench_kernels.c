@@ -157,8 +157,8 @@ static void run_job(struct lane *lane)
             lane->table->decompress(&op);
             break;
         case JOB_COPY_ROWS:
-            lane->table->copy_rows(lane->dst + at, 2 * DIM, lane->src + at, 2 * DIM, 2 * GROUP, DIM,
-                                   KVARN_F16, 'k', &fault);
+            kvk_copy_rows(lane->dst + at, 2 * DIM, lane->src + at, 2 * DIM, 2 * GROUP, DIM,
+                          KVARN_F16, 'k', &fault);
             break;
         case JOB_DIGEST:
             lane->digest = kvk_digest(lane->digest, lane->src + at, 2 * ROWS);

@@ -62,6 +62,22 @@ static void strided_rows(void **state)
     assert_int_equal(kvarn_compress(rig->client, &put), KVARN_OK);
     assert_payload(rig, 2 * KVW_PUT_ROW_BYTES, slab + half, half, slab, half);
 
+    /* 0 is the dense stride over the axis inside: the same bytes, said in full. */
+    memset(&strides, 0, sizeof strides);
+    assert_int_equal(kvarn_compress(rig->client, &put), KVARN_OK);
+    assert_payload(rig, 2 * KVW_PUT_ROW_BYTES, slab + half, half, slab, half);
+    strides.token = 2 * PEER_HEADS * row; /* and the outer ones follow the inner one given */
+    put.k = slab;
+    put.v = slab + PEER_HEADS * row;
+    assert_int_equal(kvarn_compress(rig->client, &put), KVARN_OK);
+    assert_payload(rig, 2 * KVW_PUT_ROW_BYTES, slab, 2 * half, NULL, 0);
+
+    /* K and V in the same place go twice. */
+    memset(&strides, 0, sizeof strides);
+    put.v = slab;
+    assert_int_equal(kvarn_compress(rig->client, &put), KVARN_OK);
+    assert_payload(rig, 2 * KVW_PUT_ROW_BYTES, slab, half, slab, half);
+
     /* Sizes that overflow are said, not sent. */
     strides.layer = UINT64_MAX / 2 + 5;
     assert_int_equal(kvarn_compress(rig->client, &put), KVARN_INVALID_SHAPE);
@@ -103,6 +119,12 @@ static void strided_sequence_rows(void **state)
         memcpy(at, slab + i * 2 * row, row);
         memcpy(at + token, slab + row + i * 2 * row, row);
     }
+    assert_true(sum_of(expected, sizeof expected) == atomic_load(&rig->daemon.payload_sum));
+
+    strides = (kvarn_strides){.token = 5000}; /* heads side by side */
+    assert_int_equal(kvarn_sequence_attend(rig->client, &args), KVARN_OK);
+    memcpy(expected + KVW_SEQ_ROW_BYTES + sizeof q, slab, token);
+    memcpy(expected + KVW_SEQ_ROW_BYTES + sizeof q + token, slab + row, token);
     assert_true(sum_of(expected, sizeof expected) == atomic_load(&rig->daemon.payload_sum));
 }
 

@@ -41,7 +41,7 @@ static void copies_and_touches_nothing_else(void **state)
         /* an odd source stride would change the parity of the elements: even here, odd below */
         finite_rows(src, &rng, dtype);
         assert_int_equal(
-            kvk_rows_copy(dst + shift, stride, src, 532, TOKENS, dim, dtype, 'k', &fault),
+            kvk_copy_rows(dst + shift, stride, src, 532, TOKENS, dim, dtype, 'k', &fault),
             KVARN_OK);
         assert_int_equal(fault.tensor, 0);
         for (size_t i = 0; i < sizeof(dst); i++) {
@@ -75,7 +75,7 @@ static void the_first_fault_is_named(void **state)
         if (d + 1 < dim) /* a later one in the same row does not count */
             kvk_u16_store(src + g * STRIDE + 2 * ((size_t)dim - 1), value);
         assert_int_equal(
-            kvk_rows_copy(dst, 2 * (size_t)dim, src, STRIDE, TOKENS, dim, dtype, 'v', &fault),
+            kvk_copy_rows(dst, 2 * (size_t)dim, src, STRIDE, TOKENS, dim, dtype, 'v', &fault),
             KVARN_NON_FINITE);
         assert_int_equal(fault.tensor, 'v');
         assert_int_equal(fault.token, g);
