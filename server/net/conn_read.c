@@ -56,6 +56,8 @@ static struct kvd_request *new_request(struct kvd_conn *conn, struct kvd_slot *s
         return NULL;
     allowed_ns = slot->header.deadline_us == 0 ? (uint64_t)KVD_DEADLINE_DEFAULT_MS * 1000000u
                                                : (uint64_t)slot->header.deadline_us * 1000u;
+    if (allowed_ns > (uint64_t)KVD_DEADLINE_MAX_MS * 1000000u)
+        allowed_ns = (uint64_t)KVD_DEADLINE_MAX_MS * 1000000u;
     slot->deadline_ns = slot->arrived_ns + allowed_ns;
     slot->request = request;
     request->conn = conn;

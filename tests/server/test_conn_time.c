@@ -70,6 +70,23 @@ static void deadlines_are_answered(void **state)
     close(fd);
 }
 
+static void no_deadline_is_longer_than_the_bound(void **state)
+{
+    struct rig *rig = *state;
+    uint8_t bytes[64];
+    int fd = join(rig);
+
+    hello(rig, fd);
+    put(fd, bytes, frame(bytes, KVW_COMPRESS, 2, NULL, 0, 0, UINT32_MAX));
+    expect_nothing(rig, fd);
+    pass_ms(rig, KVD_DEADLINE_MAX_MS - 1);
+    expect_nothing(rig, fd);
+    pass_ms(rig, 2);
+    expect(rig, fd, 2, KVARN_DEADLINE);
+    assert_int_equal(stub_release(&rig->service), 1);
+    close(fd);
+}
+
 static void deadlines_pass_while_waiting_for_room(void **state)
 {
     struct rig *rig = *state;
@@ -96,6 +113,7 @@ int main(void)
         TEST(slow_headers_are_cut),
         TEST(payloads_must_move),
         TEST(deadlines_are_answered),
+        TEST(no_deadline_is_longer_than_the_bound),
         TEST(deadlines_pass_while_waiting_for_room),
     };
 
