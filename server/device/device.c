@@ -287,6 +287,13 @@ bool kvd_device_ready(const struct kvd_device *device)
     return serving(device);
 }
 
+uint32_t kvd_device_wait_ms(const struct kvd_device *device)
+{
+    return device->distrusted && kvd_process_ready(device->process)
+               ? KVD_WORKER_START_MS
+               : kvd_process_wait_ms(device->process);
+}
+
 uint32_t kvd_device_restarts(const struct kvd_device *device)
 {
     return kvd_process_restarts(device->process);

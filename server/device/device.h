@@ -40,6 +40,8 @@ void kvd_device_close(struct kvd_device **device);
 /* "cpu/avx512" */
 const char *kvd_device_backend(const struct kvd_device *device);
 bool kvd_device_ready(const struct kvd_device *device);
+/* About how long until kvd_device_ready; 0 when it is. */
+uint32_t kvd_device_wait_ms(const struct kvd_device *device);
 uint32_t kvd_device_restarts(const struct kvd_device *device);
 
 /* Staging: extents of 64-byte alignment. NULL when there is no room now. Zeroed is not promised. */

@@ -27,6 +27,7 @@ struct kvd_process {
     struct kvd_timer *timer; /* STARTING: the greeting's time is up; DOWN: start again */
     struct kvd_link_hello hello;
     uint64_t ready_ns;              /* 0: never was */
+    uint64_t start_ns;              /* DOWN: of the next one */
     uint32_t restarts, short_lives; /* short_lives: in a row */
 };
 
@@ -123,6 +124,12 @@ static void end(struct kvd_process *process, int grace_ms)
     process->pid = 0;
 }
 
+static void restart_in(struct kvd_process *process, uint64_t delay_ms)
+{
+    process->start_ns = kvd_now_ns() + delay_ms * 1000000u;
+    kvd_timer_start(process->timer, delay_ms, 0);
+}
+
 static void restart(struct kvd_process *process)
 {
     const char *why = "no descriptors left to watch the worker";
@@ -134,7 +141,7 @@ static void restart(struct kvd_process *process)
     }
     kvd_log(KVD_LOG_ERROR, "worker_not_started", kvd_text("why", why));
     end(process, 0);
-    kvd_timer_start(process->timer, KVD_WORKER_DELAY_MAX_MS, 0);
+    restart_in(process, KVD_WORKER_DELAY_MAX_MS);
 }
 
 static void on_timer(void *context)
@@ -171,7 +178,7 @@ static void on_child(void *context, int exit_code, int signal)
             kvd_number("exit_code", exit_code), kvd_number("signal", signal));
     process->pid = 0;
     let_go(process);
-    kvd_timer_start(process->timer, restart_delay_ms(process), 0);
+    restart_in(process, restart_delay_ms(process));
     process->options.ended(process->options.context);
 }
 
@@ -257,6 +264,17 @@ bool kvd_process_ready(const struct kvd_process *process)
 const struct kvd_link_hello *kvd_process_hello(const struct kvd_process *process)
 {
     return &process->hello;
+}
+
+uint32_t kvd_process_wait_ms(const struct kvd_process *process)
+{
+    uint64_t now = kvd_now_ns();
+
+    if (process->state == PROCESS_READY)
+        return 0;
+    if (process->state == PROCESS_STARTING || process->start_ns <= now)
+        return KVD_WORKER_START_MS;
+    return (uint32_t)((process->start_ns - now) / 1000000u) + KVD_WORKER_START_MS;
 }
 
 uint32_t kvd_process_restarts(const struct kvd_process *process)

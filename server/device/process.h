@@ -35,6 +35,8 @@ void kvd_process_close(struct kvd_process **process);
 bool kvd_process_ready(const struct kvd_process *process);
 /* Of the worker that greeted last. */
 const struct kvd_link_hello *kvd_process_hello(const struct kvd_process *process);
+/* About how long until there is a ready one; 0 when there is. */
+uint32_t kvd_process_wait_ms(const struct kvd_process *process);
 uint32_t kvd_process_restarts(const struct kvd_process *process);
 /* For a worker that does what it must not; it ends and is started again as after any other end. */
 void kvd_process_kill(struct kvd_process *process);

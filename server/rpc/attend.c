@@ -131,7 +131,7 @@ static void run(struct kvd_work *work)
     }
     plan(work, &query);
     if (!kvd_work_submit(work, work->job, done))
-        kvd_work_refuse(work, work->job_status, "the device's queue is full");
+        kvd_work_refuse_unqueued(work);
 }
 
 const struct kvd_operation kvd_operation_attend = {begin, run, false, NULL};

@@ -116,7 +116,7 @@ static void run(struct kvd_work *work)
         work->job_status = KVARN_OK;
         done(work);
     } else if (!kvd_work_submit(work, work->job, done)) {
-        kvd_work_refuse(work, work->job_status, "the device's queue is full");
+        kvd_work_refuse_unqueued(work);
     }
 }
 

@@ -95,7 +95,7 @@ static void run_keys(struct kvd_work *work)
     if (!work->entry_count)
         kvd_items_finish(work);
     else if (!kvd_work_submit(work, work->job, keys_done))
-        kvd_work_refuse(work, work->job_status, "the device's queue is full");
+        kvd_work_refuse_unqueued(work);
 }
 
 static void walk_step(struct kvd_work *work);
@@ -145,7 +145,7 @@ static void walk_step(struct kvd_work *work)
     if (work->item_count && work->request.conn) {
         plan(work);
         if (!kvd_work_submit(work, work->job, walk_done))
-            kvd_work_refuse(work, work->job_status, "the device's queue is full");
+            kvd_work_refuse_unqueued(work);
         return;
     }
     reply.matched = walk->fine;

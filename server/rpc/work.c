@@ -63,6 +63,22 @@ uint8_t *kvd_work_staging(struct kvd_work *work, uint64_t bytes)
 
 /* ---- answers */
 
+static uint32_t retry_after_us(const struct kvd_service *service, kvarn_status status)
+{
+    switch (status) {
+    case KVARN_RETRY:
+        return kvd_device_ready(service->device) ? (uint32_t)KVD_RETRY_US
+                                                 : kvd_device_wait_ms(service->device) * 1000;
+    case KVARN_NO_SPACE:
+    case KVARN_QUOTA:
+        return KVD_NO_SPACE_RETRY_US;
+    case KVARN_DRAINING:
+        return KVD_DRAINING_RETRY_US;
+    default:
+        return 0;
+    }
+}
+
 static kvarn_status keep(struct kvd_work *work, kvarn_status status, const char *format,
                          va_list values)
 {
@@ -71,10 +87,8 @@ static kvarn_status keep(struct kvd_work *work, kvarn_status status, const char 
     if (request->status != KVARN_OK)
         return status;
     request->status = status;
-    request->retry_after_us = 0;
+    request->retry_after_us = retry_after_us(request->service, status);
     vsnprintf(request->text, sizeof request->text, format, values);
-    if (kvarn_status_class_of(status) == KVARN_CLASS_RETRY)
-        request->retry_after_us = KVD_RETRY_US;
     return status;
 }
 
@@ -131,7 +145,8 @@ void kvd_work_send(struct kvd_work *work, size_t meta_bytes)
     }
     request->reply_meta_bytes = (uint32_t)meta_bytes;
     work->replied = true;
-    service->requests[request->header.op % KVD_OPS][status % KVD_STATUSES]++;
+    service
+        ->requests[request->header.op < KVD_OPS ? request->header.op : 0][status % KVD_STATUSES]++;
     kvd_work_leave(work);
     request->reply(request);
 }
@@ -154,6 +169,15 @@ void kvd_work_refuse(struct kvd_work *work, kvarn_status status, const char *for
     keep(work, status, format, values);
     va_end(values);
     kvd_work_refuse_kept(work);
+}
+
+void kvd_work_refuse_unqueued(struct kvd_work *work)
+{
+    bool ready = kvd_device_ready(kvd_work_service(work)->device);
+
+    kvd_work_refuse(work, work->job_status, "%s",
+                    ready ? "the device's queue is full"
+                          : "the device worker ended; a new one is being started");
 }
 
 /* ---- jobs */

@@ -39,7 +39,12 @@ enum {
     KVD_STATUSES = 65,
     KVD_NO_ENTRY = -1,
     KVD_POOL_LINGER_TICKS = 100, /* an empty chunk is wiped after about a second */
-    KVD_RETRY_US = 1000, /* told with RETRY when staging or the ring is full for the moment */
+    /* How long a client is asked to wait. RETRY: staging or the ring is full for the moment;
+     * without a worker it is the time until the next one. The others end when somebody gives
+     * something back, or with this daemon. */
+    KVD_RETRY_US = 1000,
+    KVD_NO_SPACE_RETRY_US = 100000,
+    KVD_DRAINING_RETRY_US = 1000000,
 };
 #define KVD_TODO UINT32_MAX /* status of an item that is not decided yet */
 
@@ -188,6 +193,8 @@ void kvd_work_send(struct kvd_work *work, size_t meta_bytes);
 void kvd_work_refuse_kept(struct kvd_work *work);
 void kvd_work_refuse(struct kvd_work *work, kvarn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* For a job that could not be queued: says why. */
+void kvd_work_refuse_unqueued(struct kvd_work *work);
 
 /* ---- jobs */
 uint64_t kvd_job_size(uint64_t count, uint64_t entry_bytes, uint64_t tail_bytes);

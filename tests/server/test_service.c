@@ -257,6 +257,53 @@ static void test_too_large_replies(void **state)
     rig_close(&rig);
 }
 
+/* Without a worker: the true sentence, and the time that it takes. */
+static void test_no_worker(void **state)
+{
+    struct rig rig;
+    struct rig_space space;
+    struct kvw_blocks args = {0};
+    struct kvw_drain drain = {.grace_ms = 50};
+    kvarn_key key = rig_key(1);
+    uint16_t *rows;
+    uint8_t meta[64];
+
+    (void)state;
+    rig_open(&rig, NULL);
+    space = rig_open_space(&rig, NULL);
+    args.space = space.handle;
+    rows = rig_rows(&space, space.layers, 64, 6);
+    rig_compress(&rig, &space, &key, 1, KVARN_BLOCK_TILE, rows);
+    for (int down = 0; down < 2; down++) {
+        struct rig_call *call;
+
+        fake_device_down(rig.device, down ? 350 : 0);
+        fake_device_full(rig.device, 0, 1);
+        call = rig_blocks(&rig, KVW_DECOMPRESS, &args, &key, 1, NULL, 0);
+        assert_int_equal(call->status, KVARN_RETRY);
+        assert_non_null(strstr(call->text, down ? "worker ended" : "queue is full"));
+        assert_int_equal(call->retry_after_us, down ? 350000 : KVD_RETRY_US);
+    }
+    rig_call(&rig, KVW_DRAIN, meta, kvw_drain_encode(meta, sizeof meta, &drain), NULL, 0);
+    assert_int_equal(rig_blocks(&rig, KVW_LOOKUP, &args, &key, 1, NULL, 0)->retry_after_us,
+                     KVD_DRAINING_RETRY_US);
+    free(rows);
+    rig_close(&rig);
+}
+
+static void test_unknown_operation_is_no_other(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, NULL);
+    assert_int_equal(rig_call(&rig, KVD_OPS + KVW_COMPRESS, NULL, 0, NULL, 0)->status,
+                     KVARN_UNSUPPORTED);
+    assert_true(rig_metric(&rig, "kvarn_requests_total{op=\"unknown\",status=\"UNSUPPORTED\"}") ==
+                1);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +314,8 @@ int main(void)
         cmocka_unit_test(test_shortage),
         cmocka_unit_test(test_no_run),
         cmocka_unit_test(test_too_large_replies),
+        cmocka_unit_test(test_no_worker),
+        cmocka_unit_test(test_unknown_operation_is_no_other),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

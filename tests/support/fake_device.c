@@ -27,7 +27,7 @@ struct kvd_device {
     uint32_t first, last;
     uint32_t ran[16];
     int64_t lose_after; /* < 0: never */
-    uint32_t full_skip, full_count, restarts;
+    uint32_t full_skip, full_count, restarts, wait_ms;
     bool scribble;
 };
 
@@ -72,8 +72,12 @@ const char *kvd_device_backend(const struct kvd_device *device)
 
 bool kvd_device_ready(const struct kvd_device *device)
 {
-    (void)device;
-    return true;
+    return device->wait_ms == 0;
+}
+
+uint32_t kvd_device_wait_ms(const struct kvd_device *device)
+{
+    return device->wait_ms;
 }
 
 uint32_t kvd_device_restarts(const struct kvd_device *device)
@@ -131,6 +135,8 @@ void kvd_device_pool_zero(struct kvd_device *device, uint64_t offset, uint64_t b
 kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, kvd_job_done done,
                                void *context)
 {
+    if (device->wait_ms)
+        return KVARN_RETRY;
     if (device->full_skip) {
         device->full_skip--;
     } else if (device->full_count) {
@@ -212,6 +218,11 @@ void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count)
 {
     device->full_skip = skip;
     device->full_count = count;
+}
+
+void fake_device_down(struct kvd_device *device, uint32_t wait_ms)
+{
+    device->wait_ms = wait_ms;
 }
 
 void fake_device_scribble(struct kvd_device *device)

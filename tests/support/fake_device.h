@@ -19,6 +19,8 @@ uint32_t fake_device_ran(const struct kvd_device *device, uint32_t op);
 
 /* After `skip` more jobs every queued job comes back as GPU_LOST, once; nothing of them is run. */
 void fake_device_lose(struct kvd_device *device, uint32_t skip);
+/* No worker, so every submit is refused; wait_ms until there is one. 0: there is. */
+void fake_device_down(struct kvd_device *device, uint32_t wait_ms);
 /* The next `count` submits find the ring full. */
 void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count);
 /* From now on jobs come back with other counts and offsets than they had, as from a worker that

@@ -123,6 +123,7 @@ static void on_reply(struct kvd_request *request)
     assert_int_equal(
         kvw_result_decode(&result, call->meta, call->meta_bytes, &current->arena, &why), KVARN_OK);
     call->status = result.status;
+    call->retry_after_us = result.retry_after_us;
     snprintf(call->text, sizeof call->text, "%s", result.text);
     call->payload = malloc(request->reply_payload_bytes + 1);
     at = call->payload;

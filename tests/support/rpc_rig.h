@@ -23,6 +23,7 @@ struct rig_call {
     bool replied, waited;        /* waited: begin said WAIT and nothing was sent */
     kvarn_status status;
     char text[KVD_TEXT_MAX];
+    uint32_t retry_after_us;
     uint8_t *payload; /* of the reply */
     uint64_t payload_bytes;
     uint8_t meta[KVD_REPLY_META_MAX];
