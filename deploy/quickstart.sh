@@ -6,12 +6,13 @@
 #   deploy/quickstart.sh                    all presets at G = 128 that ship
 #   deploy/quickstart.sh PRESET...          only these, e.g. kvarn_k2v2_g64
 #   KVARN_TRANSPORT=tcp deploy/quickstart.sh   over TCP loopback instead of a Unix socket
+#   KVARN_CAPTURE=FILE deploy/quickstart.sh    on a capture of your own model (tests/data/README.md has the format)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1-}" in
 -h | --help)
-    sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
+    sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'
     exit 0
     ;;
 -*)
@@ -25,6 +26,7 @@ if [ ${#presets[@]} -eq 0 ]; then
         kvarn_k4v4_g128 scalefree_k4v4_g128)
 fi
 captures=(tests/data/capture_*.safetensors)
+[ -z "${KVARN_CAPTURE-}" ] || captures=("$KVARN_CAPTURE")
 
 say() {
     printf '\n== %s\n' "$*"
