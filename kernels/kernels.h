@@ -71,7 +71,8 @@ struct kvk_span {
 /* Attention of some query rows of one kv head over spans (GQA: all query heads of that kv head in
  * one call). Query token j sees positions p with  p < limit + j  and, when window > 0,  p >= limit
  * + j - window. s = scale * q.k, then soft_cap * tanh(s / soft_cap) when soft_cap > 0. Empty set:
- * out = 0, lse = -inf. */
+ * out = 0, lse = -inf. Finite q, K and V whose products or sums leave fp32 (beyond 3e38) give
+ * unspecified values, NaN among them, in the rows concerned and in no other. */
 struct kvk_attend {
     struct kvk_shape shape;
     const void *q;              /* [q_tokens, q_heads, dim], post-RoPE, un-rotated */

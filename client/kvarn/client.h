@@ -1,13 +1,21 @@
 /* libkvarn-client: compress, share and attend over KV caches held by a kvarnd daemon.
  *
- * Threads: one kvarn_client per thread at a time; no locks inside, no threads are made, nothing is
- * global. Ownership words: a pointer is borrowed for the call unless the text says keeps (until
- * when), takes or gives. Errors: every call returns a kvarn_status; kvarn_client_error() has the
- * sentence that goes with the last failure. Two forms of each operation: kvarn_<op>() blocks until
- * the answer, the deadline or a lost connection (a call that ends so may have happened all the
- * same, see kvarn/status.h); kvarn_<op>_start() sends and gives a kvarn_call.
- * The args struct and all memory that it points to (inputs and outputs) is then kept until the call
- * is done or freed.
+ * Threads: a client and its calls belong to one thread at a time and may be handed on; no locks
+ * inside, no threads are made, nothing is global, so clients on different threads are independent.
+ * kvarn_version(), kvarn_block_key() and the functions of types.h and status.h may run anywhere. A
+ * child of fork() leaves its parent's clients alone.
+ *
+ * Ownership words: a pointer is borrowed for the call unless the text says keeps (until when),
+ * takes or gives.
+ *
+ * Errors: every call returns a kvarn_status; kvarn_client_error() has the sentence that goes with
+ * the last failure.
+ *
+ * Two forms of each operation: kvarn_<op>() blocks until the answer, the deadline or a lost
+ * connection (a call that ends so may have happened all the same, see kvarn/status.h);
+ * kvarn_<op>_start() sends and gives a kvarn_call. The args struct and all memory that it points to
+ * (inputs and outputs) is then kept until the call is done or freed.
+ *
  * Shapes: K and V rows [tokens, kv_heads, head_dim] per layer, post-RoPE, un-rotated, in the
  * space's dtype. Structs begin with `size`, set by their _INIT macro, so that later versions can
  * append fields. Compiles alone as C99 and as C++. */
@@ -68,13 +76,13 @@ KVARN_API const char *kvarn_client_error(const kvarn_client *client);
 KVARN_API uint32_t kvarn_client_retry_after_us(const kvarn_client *client);
 
 typedef struct kvarn_server_info {
-    uint32_t version; /* protocol version in use */
-    uint64_t features;
+    uint32_t version;    /* protocol version in use */
+    uint64_t features;   /* what both sides can: 1 = sequences; other bits mean nothing so far */
     const char *server;  /* "kvarnd 0.1.0"; these strings live as long as the client */
     const char *backend; /* "cpu/avx512" */
     const char *tenant;
     uint64_t payload_max_bytes;
-    uint32_t in_flight_max;
+    uint32_t in_flight_max; /* calls; one more: RETRY from _start, a wait in the blocking form */
 } kvarn_server_info;
 KVARN_API kvarn_status kvarn_client_info(const kvarn_client *client, kvarn_server_info *info);
 
@@ -156,7 +164,7 @@ typedef struct kvarn_list_args {
     size_t size;
     uint32_t deadline_ms;
     kvarn_space_info *spaces; /* out [capacity] */
-    size_t capacity, count;
+    size_t capacity, count;   /* count: out, as in kvarn_stats_args */
 } kvarn_list_args;
 #define KVARN_LIST_INIT                                                                            \
     {                                                                                              \
@@ -239,7 +247,8 @@ KVARN_OPERATION(verify, kvarn_blocks_args);
 KVARN_OPERATION(release, kvarn_blocks_args);
 
 /* Byte strides of K and V rows; channels are contiguous. k and v each point at [layer 0, token 0,
- * head 0]. */
+ * head 0]. A stride of 0 is the dense one over the axis inside: head = a row, token = heads * head,
+ * block = G * token, layer = blocks * block. */
 typedef struct kvarn_strides {
     uint64_t layer, block, token, head; /* block: from one block's token 0 to the next one's */
 } kvarn_strides;
@@ -291,10 +300,10 @@ typedef struct kvarn_query {
     kvarn_dtype q_dtype;   /* 0 = the space's dtype */
     kvarn_dtype out_dtype; /* 0 = F32 */
     float scale;           /* 0 = 1/sqrt(head_dim) */
-    float soft_cap;
-    uint32_t window; /* 0 = none */
-    int full;        /* 1: no causal limit between query tokens */
-    int deterministic;
+    float soft_cap;        /* logits become soft_cap * tanh(logit / soft_cap); 0 = none */
+    uint32_t window;       /* a query token sees this many tokens, its own the last; 0 = all */
+    int full;              /* 1: no causal limit between query tokens */
+    int deterministic;     /* the same bits alone and beside other calls: always so on the CPU */
 } kvarn_query;
 
 /* ATTEND over blocks named by key, in that order, as positions 0, 1, 2, ... The last query token
@@ -310,7 +319,7 @@ typedef struct kvarn_attend_args {
     uint32_t q_tokens;
     const void *q; /* [q_tokens, q_heads, head_dim] */
     void *out;     /* out [q_tokens, q_heads, head_dim] in out_dtype */
-    float *lse;    /* out [q_tokens, q_heads], natural log */
+    float *lse;    /* out [q_tokens, q_heads], natural log; NULL: dropped */
 } kvarn_attend_args;
 #define KVARN_ATTEND_INIT                                                                          \
     {                                                                                              \
@@ -376,7 +385,7 @@ KVARN_OPERATION(import_blocks, kvarn_import_args);
 
 typedef struct kvarn_seq {
     uint64_t sequence;   /* in; SEQ_OPEN, SEQ_FORK: out */
-    uint64_t position;   /* in: of the first new row; KVARN_AT_END = the committed length */
+    uint64_t position;   /* in: append, attend: of the first new row; KVARN_AT_END = committed */
     uint32_t q_tokens;   /* in: attend */
     uint32_t tokens;     /* in: new rows (append, attend); tokens to commit (commit) */
     uint32_t keys;       /* in: commit: how many of args->keys are this sequence's */
@@ -412,7 +421,7 @@ typedef struct kvarn_seq_args {
     kvarn_query query;
     const void *q;
     void *out;
-    float *lse;
+    float *lse; /* NULL: dropped */
 } kvarn_seq_args;
 #define KVARN_SEQ_ARGS_INIT                                                                        \
     {                                                                                              \
