@@ -110,7 +110,32 @@ static void test_random(void **state)
             alive += handles[s] && expires[s] > now;
         assert_int_equal(leases.count, alive);
         assert_int_equal(block->references, alive);
+        assert_int_equal(leases.blocks_held, alive);
     }
+    teardown();
+}
+
+/* All leases together hold a bounded number of blocks; what runs out makes room. */
+static void test_blocks_are_bounded(void **state)
+{
+    static struct kvd_block *held[KVD_LEASED_BLOCKS_MAX];
+    uint64_t most, more;
+
+    (void)state;
+    setup(4);
+    for (size_t i = 0; i < KVD_LEASED_BLOCKS_MAX; i++)
+        held[i] = block;
+    assert_int_equal(lease(1, 10, &more), KVARN_OK);
+    assert_int_equal(kvd_lease_new(&leases, 1, 10, held, KVD_LEASED_BLOCKS_MAX, &most),
+                     KVARN_RETRY);
+    assert_int_equal(block->references, 1);
+    assert_int_equal(kvd_lease_new(&leases, 1, 9, held, KVD_LEASED_BLOCKS_MAX - 1, &most),
+                     KVARN_OK);
+    assert_int_equal(lease(1, 10, &more), KVARN_RETRY);
+    kvd_leases_expire(&leases, 9);
+    assert_int_equal(leases.blocks_held, 1);
+    assert_int_equal(lease(1, 10, &more), KVARN_OK);
+    assert_int_equal(block->references, 2);
     teardown();
 }
 
@@ -120,6 +145,7 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_handles),
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_blocks_are_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
