@@ -399,14 +399,16 @@ typedef struct kvarn_seq {
  * sequence_open: keys = prefix; makes one sequence (seqs[0]) over the longest run of them.
  * sequence_append: rows of layers [layer_begin, +layer_count) for seqs[i].tokens new tokens each,
  * in order; dense [layer][token][head][dim] or strides (block unused). Rows count only after
- * commit. sequence_attend: one layer; q of all sequences one after the other, and the new rows of
- * that layer, which are written before attention. Query token j of q_tokens sees position + tokens
- * - q_tokens + j + 1 tokens. sequence_commit: makes seqs[i].tokens more tokens count, once all
- * layers have them. Blocks that fill up are sealed under the given keys (fewer keys than blocks:
- * the rest stay private). A commit whose answer was lost (DEADLINE, PEER_LOST) may have happened:
- * with `expected` set it can be repeated as it is, since it is refused with INVALID_SHAPE, and
- * `committed` says the length, when the sequence moved on. sequence_fork: seqs[0].sequence in;
- * count children out in seqs[1..count]. sequence_release: gives the sequences back. */
+ * commit; over pending rows of the same place they begin a new continuation, and what other layers
+ * have from there on counts no longer. sequence_attend: one layer; q of all sequences one after the
+ * other, and the new rows of that layer, which are written before attention. Query token j of
+ * q_tokens sees position + tokens - q_tokens + j + 1 tokens. sequence_commit: makes seqs[i].tokens
+ * more tokens count, once all layers have them. Blocks that fill up are sealed under the given keys
+ * (fewer keys than blocks: the rest stay private). A commit whose answer was lost (DEADLINE,
+ * PEER_LOST) may have happened: with `expected` set it can be repeated as it is, since it is
+ * refused with INVALID_SHAPE, and `committed` says the length, when the sequence moved on.
+ * sequence_fork: seqs[0].sequence in; count children out in seqs[1..count]. sequence_release: gives
+ * the sequences back. */
 typedef struct kvarn_seq_args {
     size_t size;
     uint32_t deadline_ms;

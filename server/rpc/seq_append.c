@@ -62,7 +62,7 @@ static void go(struct kvd_work *work)
                          args->layer_count))
         return;
     work->job_status = KVARN_OK;
-    if (!work->second || !kvd_work_submit(work, work->second, done))
+    if (!work->second || !kvd_turns_submit(work, done))
         done(work);
 }
 

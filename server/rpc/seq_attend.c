@@ -250,7 +250,7 @@ static void go(struct kvd_work *work)
         return;
     work->job_status = KVARN_OK;
     /* In ring order: the rows first. */
-    if (work->second && !kvd_work_submit(work, work->second, done)) {
+    if (work->second && !kvd_turns_submit(work, done)) {
         done(work);
         return;
     }

@@ -258,6 +258,12 @@ bool kvd_turns_write(struct kvd_work *work, const uint8_t *k, const uint8_t *v,
     return true;
 }
 
+bool kvd_turns_submit(struct kvd_work *work, void (*then)(struct kvd_work *))
+{
+    work->rows_sent = kvd_work_submit(work, work->second, then);
+    return work->rows_sent;
+}
+
 void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer_count)
 {
     const struct kvd_write *entries = work->second ? kvd_job_entries(work->second) : NULL;
@@ -286,8 +292,12 @@ void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer
         }
         if (status != KVARN_OK)
             kvd_turn_fail(work, turn, status, "%s", kvarn_status_text(status));
-        kvd_sequence_wrote(turn->sequence, layer_begin, layer_count, turn->position,
-                           turn->row.tokens, status == KVARN_OK);
+        /* What was not queued wrote nothing, and the rows that stand there still count. */
+        if (work->rows_sent)
+            kvd_sequence_wrote(
+                turn->sequence,
+                &(struct kvd_seq_write){layer_begin, layer_count, turn->position, turn->row.tokens},
+                status == KVARN_OK);
     }
 }
 

@@ -36,6 +36,8 @@ void kvd_turns_place(struct kvd_work *work, uint32_t layer_begin, uint32_t layer
  */
 bool kvd_turns_write(struct kvd_work *work, const uint8_t *k, const uint8_t *v,
                      const struct kvd_strides *strides, uint32_t layer_begin, uint32_t layer_count);
+/* Queues it. False: not queued; `then` is not called unless another job is in flight. */
+bool kvd_turns_submit(struct kvd_work *work, void (*then)(struct kvd_work *));
 /* After the job: statuses of its entries into the turns, lengths into the sequences. */
 void kvd_turns_wrote(struct kvd_work *work, uint32_t layer_begin, uint32_t layer_count);
 

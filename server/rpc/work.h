@@ -104,6 +104,7 @@ struct kvd_work {
     uint64_t lease;       /* LOOKUP: handed out by the reply; 0 = none */
     uint8_t *reply_table; /* staging */
     struct kvd_job *job, *second;
+    bool rows_sent;       /* second was queued: its rows may be there */
     uint32_t entry_count; /* of job; what stands in the job itself is the worker's to write over */
 
     uint32_t jobs; /* in flight */

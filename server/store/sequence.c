@@ -98,6 +98,7 @@ kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
     sequence->conn = conn;
     sequence->space = space;
     sequence->first = sequence->last = NULL;
+    sequence->latest = (struct kvd_seq_write){0};
     sequence->used = true;
     sequence->doomed = false;
     space->sequences++;
@@ -234,15 +235,30 @@ kvarn_status kvd_sequence_reserve(struct kvd_sequences *sequences, struct kvd_se
     return status;
 }
 
-void kvd_sequence_wrote(struct kvd_sequence *sequence, uint32_t layer_begin, uint32_t layer_count,
-                        uint32_t position, uint32_t tokens, bool ok)
+static void lower(struct kvd_sequence *sequence, uint32_t begin, uint32_t count, uint32_t position)
 {
-    for (uint32_t layer = layer_begin; layer < layer_begin + layer_count; layer++) {
-        if (ok)
-            sequence->written[layer] = position + tokens;
-        else if (sequence->written[layer] > position)
+    for (uint32_t layer = begin; layer < begin + count; layer++)
+        if (sequence->written[layer] > position)
             sequence->written[layer] = position;
-    }
+}
+
+void kvd_sequence_wrote(struct kvd_sequence *sequence, const struct kvd_seq_write *write, bool ok)
+{
+    const struct kvd_seq_write *last = &sequence->latest;
+    uint32_t end_layer = write->layer_begin + write->layer_count;
+    bool over = false;
+    bool again = last->layer_begin == write->layer_begin &&
+                 last->layer_count == write->layer_count && last->position == write->position &&
+                 last->tokens == write->tokens;
+
+    for (uint32_t layer = write->layer_begin; layer < end_layer; layer++)
+        over = over || sequence->written[layer] > write->position;
+    if (over && !again)
+        lower(sequence, 0, sequence->space->layers, write->position);
+    lower(sequence, write->layer_begin, write->layer_count, write->position);
+    for (uint32_t layer = write->layer_begin; ok && layer < end_layer; layer++)
+        sequence->written[layer] = write->position + write->tokens;
+    sequence->latest = *write;
 }
 
 kvarn_status kvd_sequence_check_commit(const struct kvd_sequence *sequence, uint32_t tokens,
@@ -303,6 +319,7 @@ kvarn_status kvd_sequence_fork(struct kvd_sequences *sequences, struct kvd_seque
         return status;
     }
     child->committed = parent->committed;
+    child->latest = parent->latest;
     memcpy(child->written, parent->written, space->layers * sizeof *child->written);
     *out = child;
     return KVARN_OK;

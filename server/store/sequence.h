@@ -4,7 +4,10 @@
  * and may be shared. The rest are EXACT slots of this sequence alone: rows are written there first,
  * at a position at or after the committed length and without holes (position <= written[layer]).
  * Writing sets written[layer] to the end of the written rows: rows beyond belonged to another
- * continuation. Fork copies tail slots; a partial block is never shared.
+ * continuation. A write over rows that its layers had starts a new continuation: what the other
+ * layers have from there on belonged to the old one and does not count any more, or a commit could
+ * mix the two. Only a write that repeats the last one (its answer was lost) changes nothing for the
+ * others. Fork copies tail slots; a partial block is never shared.
  *
  * One request at a time works on a sequence. A request enters the queues of all its sequences at
  * once, in arrival order, and may begin when it stands at the head of each; so per-sequence order
@@ -32,13 +35,18 @@ struct kvd_seq_wait {
     void *owner;
 };
 
+struct kvd_seq_write {
+    uint32_t layer_begin, layer_count, position, tokens;
+};
+
 struct kvd_sequence {
     uint64_t id, conn;
     struct kvd_space *space;
     struct kvd_block **blocks; /* [block_count], room for block_room */
     uint32_t block_count, block_room;
     uint32_t committed;
-    uint32_t *written; /* [layers of the shard] */
+    uint32_t *written;           /* [layers of the shard] */
+    struct kvd_seq_write latest; /* tokens = 0: none yet */
     struct kvd_seq_wait *first, *last;
     uint32_t next_free; /* slot + 1 */
     bool used, doomed;
@@ -87,8 +95,7 @@ kvarn_status kvd_sequence_check_write(const struct kvd_sequence *sequence, uint3
 kvarn_status kvd_sequence_reserve(struct kvd_sequences *sequences, struct kvd_sequence *sequence,
                                   uint32_t end);
 /* After the write: ok = the rows are there; else rows from `position` on are not to be trusted. */
-void kvd_sequence_wrote(struct kvd_sequence *sequence, uint32_t layer_begin, uint32_t layer_count,
-                        uint32_t position, uint32_t tokens, bool ok);
+void kvd_sequence_wrote(struct kvd_sequence *sequence, const struct kvd_seq_write *write, bool ok);
 
 /* ---- commit */
 kvarn_status kvd_sequence_check_commit(const struct kvd_sequence *sequence, uint32_t tokens,

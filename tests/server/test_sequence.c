@@ -74,16 +74,16 @@ static void test_tail(void **state)
     assert_int_equal(kvd_sequence_check_write(s, 0, 2, 0, 200, text, sizeof text), KVARN_OK);
     assert_int_equal(kvd_sequence_reserve(&sequences, s, 200), KVARN_OK);
     assert_int_equal(s->block_count, 4);
-    kvd_sequence_wrote(s, 0, 1, 0, 200, true);
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){0, 1, 0, 200}, true);
     assert_int_equal(kvd_sequence_check_commit(s, 1, text, sizeof text), KVARN_INVALID_SHAPE);
     assert_non_null(strstr(text, "layer 1 has only 0 rows"));
-    kvd_sequence_wrote(s, 1, 1, 0, 200, true);
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){1, 1, 0, 200}, true);
     /* a write that failed takes back what stood there */
-    kvd_sequence_wrote(s, 1, 1, 150, 50, false);
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){1, 1, 150, 50}, false);
     assert_int_equal(s->written[1], 150);
     assert_int_equal(kvd_sequence_check_commit(s, 150, text, sizeof text), KVARN_OK);
     /* rewriting a shorter continuation cuts the longer one off */
-    kvd_sequence_wrote(s, 0, 2, 100, 10, true);
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){0, 2, 100, 10}, true);
     assert_int_equal(s->written[0], 110);
     assert_int_equal(kvd_block_take(&rig.blocks, space, KVARN_BLOCK_TILE, &block), KVARN_OK);
     kvd_sequence_replace(&sequences, s, 0, block);
@@ -96,6 +96,56 @@ static void test_tail(void **state)
     assert_int_equal(child->written[0], 110);
     assert_int_equal(s->blocks[0]->references, 2);
     assert_int_equal(rig.blocks.live, 3);
+    teardown();
+}
+
+static void wrote(struct kvd_sequence *s, uint32_t layer, uint32_t position, uint32_t tokens)
+{
+    assert_int_equal(kvd_sequence_check_write(s, layer, 1, position, tokens, text, sizeof text),
+                     KVARN_OK);
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){layer, 1, position, tokens}, true);
+}
+
+static kvarn_status may_commit(const struct kvd_sequence *s, uint32_t tokens)
+{
+    return kvd_sequence_check_commit(s, tokens, text, sizeof text);
+}
+
+/* Drafts layer by layer: rows of two continuations never count together. */
+static void test_continuations(void **state)
+{
+    struct kvd_sequence *s;
+
+    (void)state;
+    setup(16 << 20);
+    s = fresh();
+    wrote(s, 0, 0, 4);
+    wrote(s, 1, 0, 4);
+    wrote(s, 1, 0, 4); /* the answer was lost: the same again */
+    assert_int_equal(may_commit(s, 4), KVARN_OK);
+    kvd_sequence_advance(&sequences, s, 2);
+    /* the next draft begins over what was not accepted */
+    wrote(s, 0, 2, 4);
+    assert_int_equal(may_commit(s, 1), KVARN_INVALID_SHAPE);
+    assert_non_null(strstr(text, "layer 1 has only 0 rows"));
+    wrote(s, 0, 2, 4);
+    wrote(s, 1, 2, 3);
+    assert_int_equal(may_commit(s, 4), KVARN_INVALID_SHAPE);
+    assert_int_equal(may_commit(s, 3), KVARN_OK);
+    /* nothing was accepted: the same place anew */
+    wrote(s, 0, 2, 4);
+    assert_int_equal(may_commit(s, 1), KVARN_INVALID_SHAPE);
+    wrote(s, 1, 2, 4);
+    assert_int_equal(may_commit(s, 4), KVARN_OK);
+    /* a draft that fails in its first layer */
+    kvd_sequence_wrote(s, &(struct kvd_seq_write){0, 1, 3, 4}, false);
+    wrote(s, 0, 3, 4);
+    assert_int_equal(may_commit(s, 1), KVARN_OK);
+    assert_int_equal(may_commit(s, 2), KVARN_INVALID_SHAPE);
+    /* and one that only goes on keeps everything */
+    wrote(s, 1, 3, 4);
+    wrote(s, 0, 7, 1);
+    assert_int_equal(may_commit(s, 5), KVARN_OK);
     teardown();
 }
 
@@ -182,7 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_queue),   cmocka_unit_test(test_tail),
         cmocka_unit_test(test_bounds),  cmocka_unit_test(test_no_space),
-        cmocka_unit_test(test_handles),
+        cmocka_unit_test(test_handles), cmocka_unit_test(test_continuations),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

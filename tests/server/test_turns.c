@@ -176,6 +176,10 @@ static void test_positions(void **state)
     call = rig_sequences(&rig, KVW_SEQ_COMMIT, &args, &row, 1, NULL, 0);
     assert_int_equal(call->status, KVARN_INVALID_SHAPE);
     assert_non_null(strstr(call->text, "layer 1"));
+    args = (struct kvw_sequences){.space = space.handle, .layer_begin = 1, .layer_count = 1};
+    row = (struct kvw_seq_row){.sequence = s, .position = 15, .tokens = 5};
+    call = rig_sequences(&rig, KVW_SEQ_APPEND, &args, &row, 1, rows, rig_rows_bytes(&space, 1, 5));
+    assert_int_equal(call->status, KVARN_OK);
     must_commit(&rig, &space, s, 5, NULL, 0);
     /* keys for blocks that do not fill up */
     assert_int_equal(rig_seq_commit(&rig, &space, s, 0, &(kvarn_key){{1}}, 1).status,
