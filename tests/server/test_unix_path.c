@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -20,9 +21,24 @@
 
 static char directory[32], path[64], lock_path[80], why[512];
 
+static int fds; /* open at the start of a test */
+
+static int open_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
 static int setup(void **state)
 {
     (void)state;
+    fds = open_fds();
     strcpy(directory, "/tmp/kvarnd-path-XXXXXX");
     if (mkdtemp(directory) == NULL)
         return -1;
@@ -36,6 +52,7 @@ static int teardown(void **state)
     char command[64];
 
     (void)state;
+    assert_int_equal(open_fds(), fds);
     snprintf(command, sizeof command, "rm -rf %s", directory);
     return system(command);
 }
