@@ -70,12 +70,13 @@ KVK_INLINE void block(const struct kvk_codes *codes, const uint8_t *z, const flo
             __m256 code = unit_floats(packed, bits, k0 + k);
             KVK_UNROLL
             for (int r = 0; r < rows; r++)
-                acc[r * n + k] = v_fma(code, v_set(at[r * KVARN_MAX_HEAD_DIM]), acc[r * n + k]);
+                acc[r * n + k] =
+                    v_fma(code, v_set(at[(size_t)r * KVARN_MAX_HEAD_DIM]), acc[r * n + k]);
         }
     }
     KVK_UNROLL
     for (int i = 0; i < rows * n; i++)
-        v_store(sum + i / n * KVARN_MAX_HEAD_DIM + 8 * (k0 + i % n), acc[i]);
+        v_store(sum + (size_t)(i / n) * KVARN_MAX_HEAD_DIM + 8 * (size_t)(k0 + i % n), acc[i]);
 }
 
 /* One unit, up to KVK_ROWS query rows. */
@@ -87,14 +88,14 @@ KVK_INLINE void multiply_unit(const struct kvk_codes *codes, const uint8_t *z, c
         block(codes, z, x, sum, bits, 4, 2, 2);
         block(codes, z, x, sum, bits, 4, 4, 2);
         block(codes, z, x, sum, bits, 4, 6, 2);
-        x += 4 * KVARN_MAX_HEAD_DIM;
-        sum += 4 * KVARN_MAX_HEAD_DIM;
+        x += (size_t)4 * KVARN_MAX_HEAD_DIM;
+        sum += (size_t)4 * KVARN_MAX_HEAD_DIM;
     }
     for (; rows >= 2; rows -= 2) {
         block(codes, z, x, sum, bits, 2, 0, 4);
         block(codes, z, x, sum, bits, 2, 4, 4);
-        x += 2 * KVARN_MAX_HEAD_DIM;
-        sum += 2 * KVARN_MAX_HEAD_DIM;
+        x += (size_t)2 * KVARN_MAX_HEAD_DIM;
+        sum += (size_t)2 * KVARN_MAX_HEAD_DIM;
     }
     if (rows == 1)
         block(codes, z, x, sum, bits, 1, 0, 8);
@@ -107,9 +108,9 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
     for (uint32_t unit = 0; unit < codes->columns / 64; unit++) {
         const uint8_t *z = codes->base + unit * codes->unit_bytes;
         if (codes->bits == 2)
-            multiply_unit(codes, z, work->x[0], work->sum[0] + 64 * unit, rows, 2);
+            multiply_unit(codes, z, work->x[0], work->sum[0] + (size_t)64 * unit, rows, 2);
         else
-            multiply_unit(codes, z, work->x[0], work->sum[0] + 64 * unit, rows, 4);
+            multiply_unit(codes, z, work->x[0], work->sum[0] + (size_t)64 * unit, rows, 4);
     }
 }
 

@@ -74,7 +74,7 @@ static struct kvk_codes codes_prepare(const uint8_t *packed, uint32_t bits, uint
         return (struct kvk_codes){packed, row_bytes, unit_bytes, bits, rows, columns, NULL};
     for (uint32_t unit = 0; unit < units; unit++) {
         for (uint32_t s = 0; s < steps; s++) {
-            const uint8_t *row = packed + s * per_step * row_bytes + unit * unit_bytes;
+            const uint8_t *row = packed + (size_t)s * per_step * row_bytes + unit * unit_bytes;
             __m512i z = bits == 4      ? single_64(row)
                         : width == 128 ? pair_128(row, row + row_bytes)
                                        : pair_64(row, row + row_bytes);
@@ -99,7 +99,7 @@ static void make_tables(const struct kvk_codes *codes, const float *x, uint32_t 
             _mm512_storeu_ps(tables, _mm512_mul_ps(all, v_set(x[order ? order[s] : (int)s])));
             continue;
         }
-        __m512 a = v_set(x[order ? order[2 * s] : (int)(2 * s)]);
+        __m512 a = v_set(x[order ? order[(size_t)2 * s] : (int)(2 * s)]);
         __m512 b = v_set(x[order ? order[2 * s + 1] : (int)(2 * s + 1)]);
         _mm512_storeu_ps(tables, _mm512_fmadd_ps(high, b, _mm512_mul_ps(low, a)));
     }
@@ -113,7 +113,7 @@ KVK_INLINE void block(const uint8_t *z, size_t step_bytes, const float *tables, 
 
     KVK_UNROLL
     for (int i = 0; i < rows * n; i++)
-        acc[i] = v_load(sum + i / n * KVARN_MAX_HEAD_DIM + 16 * (k0 + i % n));
+        acc[i] = v_load(sum + (size_t)(i / n) * KVARN_MAX_HEAD_DIM + 16 * (size_t)(k0 + i % n));
     for (uint32_t s = 0; s < steps; s++, z += step_bytes, tables += 16) {
         __m512i codes = _mm512_loadu_si512(z);
         KVK_UNROLL
@@ -123,12 +123,12 @@ KVK_INLINE void block(const uint8_t *z, size_t step_bytes, const float *tables, 
             for (int r = 0; r < rows; r++)
                 acc[r * n + k] = _mm512_add_ps(
                     acc[r * n + k],
-                    _mm512_permutexvar_ps(index, v_load(tables + r * KVK_STEPS * 16)));
+                    _mm512_permutexvar_ps(index, v_load(tables + (size_t)r * KVK_STEPS * 16)));
         }
     }
     KVK_UNROLL
     for (int i = 0; i < rows * n; i++)
-        v_store(sum + i / n * KVARN_MAX_HEAD_DIM + 16 * (k0 + i % n), acc[i]);
+        v_store(sum + (size_t)(i / n) * KVARN_MAX_HEAD_DIM + 16 * (size_t)(k0 + i % n), acc[i]);
 }
 
 /* One unit, up to KVK_ROWS query rows. */
@@ -139,8 +139,8 @@ static void multiply_unit(const uint8_t *z, size_t step_bytes, const float *tabl
         block(z, step_bytes, tables, steps, sum, 4, 0, 4);
         if (!half)
             block(z, step_bytes, tables, steps, sum, 4, 4, 4);
-        tables += 4 * KVK_STEPS * 16;
-        sum += 4 * KVARN_MAX_HEAD_DIM;
+        tables += (size_t)4 * KVK_STEPS * 16;
+        sum += (size_t)4 * KVARN_MAX_HEAD_DIM;
     }
     if (half && rows == 3)
         block(z, step_bytes, tables, steps, sum, 3, 0, 4);
@@ -168,11 +168,11 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
     for (uint32_t first = 0; first < steps; first += KVK_STEPS) {
         uint32_t count = steps - first < KVK_STEPS ? steps - first : KVK_STEPS;
         for (uint32_t r = 0; r < rows; r++)
-            make_tables(codes, work->x[r], first, count, work->tables + r * KVK_STEPS * 16);
+            make_tables(codes, work->x[r], first, count, work->tables + (size_t)r * KVK_STEPS * 16);
         for (uint32_t unit = 0; unit < units; unit++)
             multiply_unit(codes->base + first * codes->step_bytes + unit * codes->unit_bytes,
-                          codes->step_bytes, work->tables, count, work->sum[0] + unit * width, rows,
-                          width == 64);
+                          codes->step_bytes, work->tables, count,
+                          work->sum[0] + (size_t)unit * width, rows, width == 64);
     }
 }
 

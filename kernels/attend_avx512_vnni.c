@@ -157,7 +157,7 @@ KVK_INLINE __m512i digits_load(const int8_t *digits, int high)
 {
     int32_t four;
 
-    memcpy(&four, digits + 4 * high, sizeof(four));
+    memcpy(&four, digits + 4 * (size_t)high, sizeof(four));
     return _mm512_set1_epi32(four);
 }
 
@@ -178,7 +178,7 @@ KVK_INLINE void block(const struct kvk_codes *codes, const uint8_t *z, const int
                       const struct fixed *fixed, float *sum, int rows, int bits, int v0, int n)
 {
     const int per = 8 / bits;
-    const size_t stride = 2 * KVARN_MAX_HEAD_DIM;
+    const size_t stride = (size_t)2 * KVARN_MAX_HEAD_DIM;
     __m512i low[8], high[8], code[8];
 
     KVK_UNROLL
@@ -187,7 +187,7 @@ KVK_INLINE void block(const struct kvk_codes *codes, const uint8_t *z, const int
     for (uint32_t s = 0; s < codes->rows / 4; s++, z += codes->step_bytes, digits += 8) {
         KVK_UNROLL
         for (int i = 0; i < n; i++)
-            code[i] = _mm512_and_si512(_mm512_load_si512(z + (v0 + i) / per * 64),
+            code[i] = _mm512_and_si512(_mm512_load_si512(z + (size_t)((v0 + i) / per) * 64),
                                        code_mask(bits, (v0 + i) % per));
         KVK_UNROLL
         for (int r = 0; r < rows; r++) {
@@ -205,7 +205,7 @@ KVK_INLINE void block(const struct kvk_codes *codes, const uint8_t *z, const int
         int r = i / n, v = v0 + i % n;
         __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]);
         vf factor = v_set(fixed[r].unit / (float)(1 << v % per * bits));
-        v_store(sum + r * KVARN_MAX_HEAD_DIM + 16 * v,
+        v_store(sum + (size_t)r * KVARN_MAX_HEAD_DIM + 16 * (size_t)v,
                 v_fma(_mm512_cvtepi32_ps(whole), factor, v_set(fixed[r].lost)));
     }
 }
@@ -234,7 +234,7 @@ KVK_INLINE void multiply_unit(const struct kvk_codes *codes, const uint8_t *z, c
         rows -= now;
         digits += (size_t)now * 2 * KVARN_MAX_HEAD_DIM;
         fixed += now;
-        sum += now * KVARN_MAX_HEAD_DIM;
+        sum += (size_t)now * KVARN_MAX_HEAD_DIM;
     }
 }
 
@@ -248,8 +248,8 @@ static void codes_multiply(const struct kvk_codes *codes, struct kvk_attend_work
     float *sum = work->sum[0];
 
     for (uint32_t r = 0; r < rows; r++)
-        fixed[r] =
-            make_digits(work->x[r], codes->rows, codes->bits, digits + r * 2 * KVARN_MAX_HEAD_DIM);
+        fixed[r] = make_digits(work->x[r], codes->rows, codes->bits,
+                               digits + (size_t)r * 2 * KVARN_MAX_HEAD_DIM);
     for (uint32_t unit = 0; unit < codes->columns / width; unit++, sum += width) {
         const uint8_t *z = codes->base + unit * codes->unit_bytes;
         if (codes->bits == 4)

@@ -29,7 +29,7 @@ static void fill_order(int32_t *column_at, uint32_t bits, uint32_t columns)
 static void load_vector(float *dst, const uint8_t *halves, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i += VW)
-        v_store(dst + i, v_from_f16(halves + 2 * i));
+        v_store(dst + i, v_from_f16(halves + (size_t)2 * i));
 }
 
 /* One factor per token, in the order of the logits; zeros behind the end of a partial tile keep
@@ -232,8 +232,8 @@ static void exact_logits(const struct kvk_attend *op, const uint8_t *k, size_t s
     for (uint32_t t = 0; t < count; t++, k += stride) {
         vf even = v_set(0.0f), odd = v_set(0.0f);
         for (uint32_t d = 0; d < op->shape.dim; d += 2 * VW) {
-            even = v_fma(v_load(q + d), load_half(k + 2 * d, f16), even);
-            odd = v_fma(v_load(q + d + VW), load_half(k + 2 * (d + VW), f16), odd);
+            even = v_fma(v_load(q + d), load_half(k + (size_t)2 * d, f16), even);
+            odd = v_fma(v_load(q + d + VW), load_half(k + (size_t)2 * (d + VW), f16), odd);
         }
         s[t] = op->scale * v_reduce_add(v_add(even, odd));
     }
@@ -248,14 +248,14 @@ static void exact_values(const struct kvk_attend *op, const uint8_t *v, size_t s
     for (uint32_t d = 0; d < op->shape.dim; d += 4 * VW) {
         vf acc[4];
         for (uint32_t i = 0; i < 4; i++)
-            acc[i] = v_mul(v_load(row->exact + d + i * VW), v_set(row->shrink));
+            acc[i] = v_mul(v_load(row->exact + d + (size_t)i * VW), v_set(row->shrink));
         for (uint32_t t = 0; t < count; t++) {
             for (uint32_t i = 0; i < 4; i++)
-                acc[i] =
-                    v_fma(v_set(p[t]), load_half(v + t * stride + 2 * (d + i * VW), f16), acc[i]);
+                acc[i] = v_fma(v_set(p[t]),
+                               load_half(v + t * stride + (size_t)2 * (d + i * VW), f16), acc[i]);
         }
         for (uint32_t i = 0; i < 4; i++)
-            v_store(row->exact + d + i * VW, acc[i]);
+            v_store(row->exact + d + (size_t)i * VW, acc[i]);
     }
 }
 

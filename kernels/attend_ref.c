@@ -108,7 +108,7 @@ static void add_token(struct row *row, double *sum, double s, const double *v, u
 static void attend_row(const struct kvk_attend *op, uint32_t index, const float *q_given)
 {
     uint32_t dim = op->shape.dim, from, to;
-    double q[KVARN_MAX_HEAD_DIM], q_rot[KVARN_MAX_HEAD_DIM];
+    double q[KVARN_MAX_HEAD_DIM] = {0}, q_rot[KVARN_MAX_HEAD_DIM] = {0};
     double k[KVARN_MAX_HEAD_DIM], v[KVARN_MAX_HEAD_DIM];
     struct row row = {.m = -INFINITY};
 
