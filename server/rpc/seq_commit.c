@@ -64,15 +64,16 @@ static uint32_t check(struct kvd_work *work, struct kvd_turn *turn)
     return turn->answer.status == KVARN_OK ? full : 0;
 }
 
-static void add_seals(struct kvd_work *work, struct kvd_turn *turn, uint32_t count)
+static void add_seals(struct kvd_work *work, struct kvd_turn *turn)
 {
     struct seal *seals = work->state;
     const uint8_t *keys =
         work->request.payload + (uint64_t)work->args.sequences.sequence_count * KVW_SEQ_ROW_BYTES;
     uint32_t group = work->space->shape.group;
-    uint32_t first = count ? turn->sequence->committed / group : 0;
+    uint32_t first = turn->seals ? turn->sequence->committed / group : 0;
 
-    for (uint32_t i = 0; i < count; i++) {
+    turn->seal_first = work->item_count;
+    for (uint32_t i = 0; i < turn->seals; i++) {
         struct seal *seal = &seals[work->item_count];
         struct kvd_item *item = &work->items[work->item_count++];
 
@@ -91,17 +92,14 @@ static void add_seals(struct kvd_work *work, struct kvd_turn *turn, uint32_t cou
 
 /* ---- the end: swap blocks, count tokens, answer */
 
-static void commit(struct kvd_work *work, uint32_t turn_index)
+static void commit(struct kvd_work *work, struct kvd_turn *turn)
 {
     struct kvd_service *service = kvd_work_service(work);
-    struct kvd_turn *turn = &work->turns[turn_index];
-    struct seal *seals = work->state;
+    const struct seal *seals = work->state;
 
-    for (uint32_t i = 0; i < work->item_count; i++) {
+    for (uint32_t i = turn->seal_first; i < turn->seal_first + turn->seals; i++) {
         struct kvd_item *item = &work->items[i];
 
-        if (seals[i].turn != turn_index)
-            continue;
         turn->answer.blocks++;
         if (!item->block)
             continue; /* a sink block that stays as it is */
@@ -115,7 +113,7 @@ static void finish(struct kvd_work *work)
 {
     for (uint32_t i = 0; i < work->turn_count; i++)
         if (going(&work->turns[i]))
-            commit(work, i);
+            commit(work, &work->turns[i]);
     kvd_turns_table(work, 0, work->turn_count);
     kvd_work_iov(work, work->reply_table, (uint64_t)work->turn_count * KVW_SEQ_STATUS_BYTES);
     kvd_turns_send(work, work->turn_count);
@@ -338,7 +336,7 @@ static void go(struct kvd_work *work)
         return;
     }
     for (uint32_t i = 0; i < work->turn_count; i++)
-        seals += work->turns[i].entries = check(work, &work->turns[i]);
+        seals += work->turns[i].seals = check(work, &work->turns[i]);
     work->state = kvd_work_memory(work, seals, sizeof(struct seal));
     work->items = kvd_work_memory(work, seals, sizeof *work->items);
     work->job =
@@ -348,7 +346,7 @@ static void go(struct kvd_work *work)
         return;
     }
     for (uint32_t i = 0; i < work->turn_count; i++)
-        add_seals(work, &work->turns[i], work->turns[i].entries);
+        add_seals(work, &work->turns[i]);
     tiles_step(work);
 }
 

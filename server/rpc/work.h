@@ -67,6 +67,7 @@ struct kvd_turn {
     uint32_t position;                      /* of its first new row */
     uint32_t entry_first, entries;          /* in the WRITE_ROWS job */
     int32_t attend;                         /* its entry in the ATTEND job */
+    uint32_t seal_first, seals;             /* SEQ_COMMIT: its items, blocks that fill up */
 };
 
 struct kvd_work {
