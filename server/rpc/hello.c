@@ -22,16 +22,22 @@ static void hello_run(struct kvd_work *work)
         .payload_max_bytes = service->options.payload_max_bytes,
         .in_flight_max = KVD_IN_FLIGHT_MAX,
     };
+    char text[128];
+    kvarn_status status;
 
-    if (hello->version_min > KVW_VERSION_MAX || hello->version_max < KVW_VERSION_MIN) {
-        kvd_work_refuse(work, KVARN_UNSUPPORTED,
-                        "the client speaks protocol versions %u to %u, this daemon %d to %d; "
-                        "update the older of the two",
-                        hello->version_min, hello->version_max, KVW_VERSION_MIN, KVW_VERSION_MAX);
+    status = kvw_negotiate(hello->version_min, hello->version_max, KVW_VERSION_MIN, KVW_VERSION_MAX,
+                           &reply.version);
+    if (status == KVARN_UNSUPPORTED) {
+        kvw_negotiate_text(text, sizeof text, hello->version_min, hello->version_max,
+                           KVW_VERSION_MIN, KVW_VERSION_MAX);
+        kvd_work_refuse(work, status, "%s", text);
         return;
     }
-    reply.version =
-        hello->version_max < KVW_VERSION_MAX ? hello->version_max : (uint32_t)KVW_VERSION_MAX;
+    if (status != KVARN_OK) {
+        kvd_work_refuse(work, status, "versions %u to %u are no range", hello->version_min,
+                        hello->version_max);
+        return;
+    }
     reply.result = kvd_work_result(work);
     kvd_work_send(work, kvw_hello_reply_encode(work->meta, sizeof work->meta, &reply));
 }

@@ -38,7 +38,9 @@ static void test_hello(void **state)
     assert_int_equal(reply.in_flight_max, KVD_IN_FLIGHT_MAX);
     call = hello(&rig, KVW_VERSION_MAX + 1, KVW_VERSION_MAX + 3);
     assert_int_equal(call->status, KVARN_UNSUPPORTED);
-    assert_non_null(strstr(call->text, "1 to 1"));
+    assert_non_null(strstr(call->text, "the server 1..1"));
+    assert_int_equal(hello(&rig, 3, 2)->status, KVARN_BAD_FRAME);
+    assert_int_equal(hello(&rig, 0, 1)->status, KVARN_BAD_FRAME);
     rig_close(&rig);
 }
 
