@@ -135,10 +135,10 @@ void kvd_watch_set(struct kvd_watch *watch, unsigned events)
         wanted |= UV_WRITABLE;
     if (events & KVD_HANGUP)
         wanted |= UV_DISCONNECT;
-    if (wanted != 0)
-        uv_poll_start(&watch->poll, wanted, watch_event);
-    else
-        uv_poll_stop(&watch->poll);
+    int error =
+        wanted != 0 ? uv_poll_start(&watch->poll, wanted, watch_event) : uv_poll_stop(&watch->poll);
+    assert(error == 0); /* fails for a handle that is being closed, and ours is not */
+    (void)error;
 }
 
 void kvd_watch_close(struct kvd_watch **watch)
@@ -183,7 +183,10 @@ kvarn_status kvd_child_open(struct kvd_child **child, struct uv_loop_s *loop, pi
         return KVARN_INTERNAL;
     }
     made->poll.data = made;
-    uv_poll_start(&made->poll, UV_READABLE, child_event);
+    if (uv_poll_start(&made->poll, UV_READABLE, child_event) != 0) {
+        kvd_child_close(&made);
+        return KVARN_INTERNAL;
+    }
     *child = made;
     return KVARN_OK;
 }

@@ -51,9 +51,13 @@ static int set_attributes(posix_spawnattr_t *attributes)
 
     sigemptyset(&none);
     sigfillset(&all);
-    posix_spawnattr_setsigmask(attributes, &none);
-    posix_spawnattr_setsigdefault(attributes, &all);
-    return posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    int error = posix_spawnattr_setsigmask(attributes, &none);
+    if (error == 0)
+        error = posix_spawnattr_setsigdefault(attributes, &all);
+    if (error == 0)
+        error =
+            posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    return error;
 }
 
 static int spawn_worker(const struct kvd_launch *launch, const int *lifted, pid_t *pid)
@@ -78,9 +82,15 @@ static int spawn_worker(const struct kvd_launch *launch, const int *lifted, pid_
     snprintf(pool, sizeof(pool), "%" PRIu64, launch->pool_bytes);
     snprintf(threads, sizeof(threads), "%" PRIu32, launch->threads);
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    int error = set_actions(&actions, lifted);
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error != 0)
+        return error;
+    error = posix_spawnattr_init(&attributes);
+    if (error != 0) {
+        posix_spawn_file_actions_destroy(&actions);
+        return error;
+    }
+    error = set_actions(&actions, lifted);
     if (error == 0)
         error = set_attributes(&attributes);
     if (error == 0) /* argv is not written to; its type predates const */

@@ -3,6 +3,7 @@
  * would only keep the front from running. */
 #include "server/device/worker.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -79,7 +80,8 @@ static bool wait_for_jobs(struct worker *worker)
     struct pollfd wait[2] = {{.fd = KVD_LINK_JOBS_BELL, .events = POLLIN},
                              {.fd = KVD_LINK_CONTROL, .events = POLLIN}};
     while (poll(wait, 2, -1) < 0)
-        ; /* a signal; everything is as it was */
+        if (errno != EINTR) /* a signal leaves everything as it was; else we cannot wait */
+            return false;
     kvd_ring_wake(jobs);
     kvd_bell_clear(KVD_LINK_JOBS_BELL);
     return wait[1].revents == 0;

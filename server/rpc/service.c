@@ -2,6 +2,7 @@
 #include "server/rpc/service.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -70,10 +71,14 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
 {
     const struct kvd_service_options *options = &service->options;
     uint64_t secret[2] = {0, 0};
+    ssize_t got;
     kvarn_status status;
 
     *why = "no random numbers from the system";
-    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+    do
+        got = getrandom(secret, sizeof secret, 0);
+    while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof secret)
         return KVARN_INTERNAL;
     *why = "the pool's bookkeeping could not be set up";
     status = kvd_pool_open(&service->pool, options->pool_bytes, wipe, service);
