@@ -122,6 +122,9 @@ static void walk_done(struct kvd_work *work)
     work->item_count = 0;
     if (work->job_status != KVARN_OK)
         kvd_work_refuse(work, work->job_status, "%s", kvarn_status_text(work->job_status));
+    else if (work->request.deadline_ns && kvd_service_now(service) >= work->request.deadline_ns)
+        kvd_work_refuse(work, KVARN_DEADLINE, "the deadline passed after %u blocks",
+                        walk->fine + walk->bad);
     else
         walk_step(work);
 }
