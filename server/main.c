@@ -1,15 +1,12 @@
 /* kvarnd, the front process: opens everything in order, runs the loop, takes it down in reverse.
  *
- * SIGTERM and SIGINT drain: no new connection, new work is answered DRAINING, what is in flight
- * finishes within the grace time; a second signal ends at once. Exit codes: 0 fine, 1 failed, 2
- * usage or configuration. */
+ * SIGTERM and SIGINT drain (net/drain.h). Exit codes: 0 fine, 1 failed, 2 usage or configuration.
+ */
 #include <errno.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +18,7 @@
 #include "server/core/size.h"
 #include "server/device/device.h"
 #include "server/net/conn.h"
+#include "server/net/drain.h"
 #include "server/net/listener.h"
 #include "server/rpc/service.h"
 #include "server/store/tenant.h"
@@ -36,101 +34,31 @@ struct front {
     struct kvd_service *service;
     struct kvd_conns *conns;
     struct kvd_listener *listeners[KVD_LISTENERS_MAX];
-    struct kvd_watch *signals;
-    struct kvd_timer *tick, *grace;
-    struct kvd_deferred *look; /* after a connection or request ended: are we through? */
-    uint32_t tick_ms;          /* an idle daemon wakes less often */
-    bool draining;
+    struct kvd_drain *drain;
+    struct kvd_timer *tick;
+    uint32_t tick_ms; /* an idle daemon wakes less often */
 };
 
-static int signal_fd = -1; /* what the handler may touch */
-
-/* ---- drain */
-
-static void close_listeners(struct front *front)
+static void close_listeners(void *context)
 {
+    struct front *front = context;
+
     for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
         kvd_listener_close(&front->listeners[i]);
 }
 
-/* Without waiting and without order: the kernel takes back memory and sockets, the worker ends when
- * it sees that its ring's other end is gone. */
-static _Noreturn void end_at_once(struct front *front, const char *why, int code)
+/* A client's DRAIN. */
+static void on_drain(void *context, uint32_t grace_ms)
 {
-    kvd_log(KVD_LOG_WARN, "ended_at_once", kvd_text("reason", why),
-            kvd_number("requests", kvd_conns_open_requests(front->conns)));
-    close_listeners(front);
-    _exit(code);
-}
-
-static void drain(void *context, uint32_t grace_ms)
-{
-    struct front *front = context;
-
-    if (front->draining)
-        return;
-    if (grace_ms == 0) /* the client of a DRAIN left it to us */
-        grace_ms = front->config.drain_grace_ms;
-    front->draining = true;
-    kvd_log(KVD_LOG_INFO, "draining", kvd_number("grace_ms", grace_ms),
-            kvd_number("requests", kvd_conns_open_requests(front->conns)));
-    close_listeners(front);
-    kvd_service_drain(front->service);
-    kvd_timer_start(front->grace, grace_ms, 0);
-    kvd_deferred_arm(front->look);
-}
-
-static void on_grace(void *context)
-{
-    struct front *front = context;
-
-    kvd_conns_end(front->conns);
-    if (kvd_conns_open_requests(front->conns) > 0)
-        end_at_once(front, "the grace time is over", EXIT_SUCCESS);
-    kvd_loop_stop(front->loop);
-}
-
-static void on_look(void *context)
-{
-    struct front *front = context;
-
-    if (front->config.socket_fd >= 0 && kvd_conns_count(front->conns) == 0)
-        drain(front, front->config.drain_grace_ms);
-    if (!front->draining || kvd_conns_open_requests(front->conns) > 0)
-        return;
-    kvd_conns_end(front->conns);
-    kvd_loop_stop(front->loop);
+    kvd_drain_begin(((struct front *)context)->drain, grace_ms);
 }
 
 static void on_gone(void *context)
 {
     struct front *front = context;
 
-    if (front->draining || front->config.socket_fd >= 0)
-        kvd_deferred_arm(front->look);
-}
-
-static void handle_signal(int number)
-{
-    uint64_t one = 1;
-    int kept = errno;
-
-    (void)number;
-    (void)!write(signal_fd, &one, sizeof one);
-    errno = kept;
-}
-
-static void on_signal(void *context, unsigned events)
-{
-    struct front *front = context;
-    uint64_t count;
-
-    (void)events;
-    if (read(signal_fd, &count, sizeof count) != sizeof count)
-        return;
-    if (front->draining || count > 1)
-        end_at_once(front, "second signal", EXIT_FAILED);
-    drain(front, front->config.drain_grace_ms);
+    if (front->drain != NULL)
+        kvd_drain_look(front->drain);
 }
 
 static void on_tick(void *context)
@@ -159,22 +87,6 @@ static bool failed(const char *what, const char *why)
 {
     fprintf(stderr, "kvarnd: %s: %s\n", what, why);
     return false;
-}
-
-static bool open_signals(struct front *front)
-{
-    struct sigaction action = {.sa_handler = handle_signal, .sa_flags = SA_RESTART};
-
-    signal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (signal_fd < 0 ||
-        kvd_watch_open(&front->signals, front->loop, signal_fd, on_signal, front) != KVARN_OK)
-        return failed("signals", strerror(errno));
-    kvd_watch_set(front->signals, KVD_READABLE);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGHUP, &action, NULL); /* the terminal went; there is no reload yet */
-    signal(SIGPIPE, SIG_IGN);
-    return true;
 }
 
 /* Connections this process has descriptors for. */
@@ -222,7 +134,7 @@ static bool open_service(struct front *front)
                                   .device = front->device,
                                   .metrics = front->metrics,
                                   .pool_bytes = config->pool_bytes,
-                                  .drain = drain,
+                                  .drain = on_drain,
                                   .tenant_name = tenant_name,
                                   .context = front,
                                   .server = "kvarnd " KVARN_VERSION,
@@ -244,9 +156,7 @@ static bool open_front(struct front *front)
     front->loop = kvd_loop_new();
     if (front->loop == NULL || kvd_metrics_open(&front->metrics) != KVARN_OK ||
         kvd_tenants_open(&front->tenants, geteuid()) != KVARN_OK ||
-        kvd_timer_open(&front->tick, front->loop, on_tick, front) != KVARN_OK ||
-        kvd_timer_open(&front->grace, front->loop, on_grace, front) != KVARN_OK ||
-        kvd_deferred_open(&front->look, front->loop, on_look, front) != KVARN_OK)
+        kvd_timer_open(&front->tick, front->loop, on_tick, front) != KVARN_OK)
         return failed("start", "out of memory or descriptors");
     if (!open_service(front))
         return false;
@@ -256,7 +166,17 @@ static bool open_front(struct front *front)
     if (kvd_conns_open(&front->conns, &options) != KVARN_OK)
         return failed("start", "out of memory");
     kvd_timer_start(front->tick, TICK_MS, TICK_MS);
-    return open_signals(front);
+    if (kvd_drain_open(&front->drain, &(struct kvd_drain_options){
+                                          .loop = front->loop,
+                                          .conns = front->conns,
+                                          .service = front->service,
+                                          .grace_ms = front->config.drain_grace_ms,
+                                          .with_last = front->config.socket_fd >= 0,
+                                          .close_doors = close_listeners,
+                                          .context = front,
+                                      }) != KVARN_OK)
+        return failed("signals", strerror(errno));
+    return true;
 }
 
 static bool open_listeners(struct front *front, int *code)
@@ -331,15 +251,11 @@ static void close_front(struct front *front)
         kvd_service_close(&front->service);
     if (front->device != NULL)
         kvd_device_close(&front->device);
-    kvd_watch_close(&front->signals);
-    kvd_deferred_close(&front->look);
-    kvd_timer_close(&front->grace);
+    kvd_drain_close(&front->drain);
     kvd_timer_close(&front->tick);
     kvd_tenants_close(&front->tenants);
     kvd_metrics_close(&front->metrics);
     kvd_loop_free(&front->loop);
-    if (signal_fd >= 0)
-        close(signal_fd);
 }
 
 static bool check_addresses(const struct kvd_config *config)
