@@ -11,6 +11,7 @@ enum {
     KVD_SPACES_MAX = 256,      /* per daemon */
     KVD_SEQUENCES_MAX = 65536, /* per daemon */
     KVD_LEASES_MAX = 65536,    /* per daemon */
+    KVD_OWNER_LISTS = 1024, /* of sequences and of leases, by connection: one each, or nearly so */
     KVD_LEASE_MAX_MS = 600000, /* longest lease a client may ask for */
     KVD_PARKED_MAX = 1024,     /* requests waiting for a sequence that another request works on */
     KVD_SEQUENCE_TOKENS_MAX = 1 << 22, /* tokens of one sequence */

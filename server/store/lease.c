@@ -56,6 +56,28 @@ static void sift(struct kvd_leases *leases, uint32_t at)
     }
 }
 
+static void own(struct kvd_leases *leases, uint32_t slot)
+{
+    struct kvd_lease *lease = &leases->slots[slot];
+    uint32_t *first = &leases->owned[lease->conn % KVD_OWNER_LISTS];
+
+    lease->own_before = 0;
+    lease->own_next = *first;
+    if (*first)
+        leases->slots[*first - 1].own_before = slot + 1;
+    *first = slot + 1;
+}
+
+static void disown(struct kvd_leases *leases, const struct kvd_lease *lease)
+{
+    if (lease->own_before)
+        leases->slots[lease->own_before - 1].own_next = lease->own_next;
+    else
+        leases->owned[lease->conn % KVD_OWNER_LISTS] = lease->own_next;
+    if (lease->own_next)
+        leases->slots[lease->own_next - 1].own_before = lease->own_before;
+}
+
 /* Ends the lease of a slot. The owner stays on record until the slot is used again. */
 static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
 {
@@ -74,6 +96,7 @@ static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
     leases->expired_total += expired;
     free(lease->blocks);
     lease->blocks = NULL;
+    disown(leases, lease);
     lease->count = 0;
     lease->expired = expired;
     lease->next_free = leases->free;
@@ -119,6 +142,7 @@ kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t ex
     lease->heap = leases->count;
     leases->heap[leases->count++] = slot;
     leases->blocks_held += count;
+    own(leases, slot);
     sift(leases, lease->heap);
     *handle = lease->handle;
     return KVARN_OK;
@@ -150,7 +174,11 @@ void kvd_leases_expire(struct kvd_leases *leases, uint64_t now_ns)
 
 void kvd_leases_conn_gone(struct kvd_leases *leases, uint64_t conn)
 {
-    for (uint32_t slot = 0; slot < leases->high; slot++)
-        if (leases->slots[slot].blocks && leases->slots[slot].conn == conn)
-            end(leases, slot, false);
+    uint32_t next;
+
+    for (uint32_t at = leases->owned[conn % KVD_OWNER_LISTS]; at; at = next) {
+        next = leases->slots[at - 1].own_next;
+        if (leases->slots[at - 1].conn == conn)
+            end(leases, at - 1, false);
+    }
 }

@@ -1,10 +1,10 @@
 /* Leases: bounded promises that named blocks stay.
  *
  * A lease holds one reference per block until it is released, runs out or its connection goes.
- * Bounded in number, in blocks of all leases together (the caller asks kvd_leases_room) and in
- * time. A handle carries a generation; the slot of a lease remembers its last owner, so that an old
- * handle gets a true answer (LEASE_EXPIRED, STALE) from its owner and NOT_FOUND from anyone else.
- * One malloc per lease, for its blocks. Expiry order is kept in a binary heap. Loop thread only. */
+ * Bounded in number, in blocks of all leases together (kvd_lease_new refuses) and in time. A handle
+ * carries a generation; the slot of a lease remembers its last owner, so that an old handle gets a
+ * true answer (LEASE_EXPIRED, STALE) from its owner and NOT_FOUND from anyone else. One malloc per
+ * lease, for its blocks. Expiry order is kept in a binary heap. Loop thread only. */
 #ifndef KVD_LEASE_H
 #define KVD_LEASE_H
 
@@ -12,6 +12,8 @@
 #include <stdint.h>
 
 #include <kvarn/status.h>
+
+#include "server/core/limits.h"
 
 struct kvd_block;
 struct kvd_blocks;
@@ -21,9 +23,10 @@ struct kvd_lease {
     uint64_t expires_ns;
     struct kvd_block **blocks; /* [count]; NULL when the slot is free */
     uint32_t count;
-    uint32_t heap;      /* its place in the heap */
-    uint32_t next_free; /* slot + 1 */
-    uint32_t expired;   /* how the last lease of this slot ended */
+    uint32_t heap;                 /* its place in the heap */
+    uint32_t next_free;            /* slot + 1 */
+    uint32_t own_next, own_before; /* slot + 1, in the list of its connection; 0 = none */
+    uint32_t expired;              /* how the last lease of this slot ended */
 };
 
 struct kvd_leases {
@@ -32,6 +35,7 @@ struct kvd_leases {
     uint32_t *heap;          /* [max] slots, the next to expire first */
     uint32_t max, count, high, free, generation;
     uint64_t blocks_held, expired_total;
+    uint32_t owned[KVD_OWNER_LISTS]; /* slot + 1 of the first; by connection number */
 };
 
 enum { KVD_LEASED_BLOCKS_MAX = 1 << 20 };

@@ -21,6 +21,30 @@ kvarn_status kvd_sequences_open(struct kvd_sequences *sequences, struct kvd_bloc
     return sequences->slots ? KVARN_OK : KVARN_INTERNAL;
 }
 
+/* ---- what a connection has, so that its end looks at nothing else */
+
+static void own(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
+{
+    uint32_t *first = &sequences->owned[sequence->conn % KVD_OWNER_LISTS];
+    uint32_t slot = (uint32_t)(sequence - sequences->slots) + 1;
+
+    sequence->own_before = 0;
+    sequence->own_next = *first;
+    if (*first)
+        sequences->slots[*first - 1].own_before = slot;
+    *first = slot;
+}
+
+static void disown(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
+{
+    if (sequence->own_before)
+        sequences->slots[sequence->own_before - 1].own_next = sequence->own_next;
+    else
+        sequences->owned[sequence->conn % KVD_OWNER_LISTS] = sequence->own_next;
+    if (sequence->own_next)
+        sequences->slots[sequence->own_next - 1].own_before = sequence->own_before;
+}
+
 /* Gives the blocks back. The id and the connection stay on record until the slot is used again. */
 static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
 {
@@ -34,6 +58,7 @@ static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
     sequence->space->sequences--;
     sequence->space = NULL;
     sequence->used = sequence->doomed = false;
+    disown(sequences, sequence);
     sequence->next_free = sequences->free;
     sequences->free = (uint32_t)(sequence - sequences->slots) + 1;
     sequences->count--;
@@ -101,6 +126,7 @@ kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
     sequence->latest = (struct kvd_seq_write){0};
     sequence->used = true;
     sequence->doomed = false;
+    own(sequences, sequence);
     space->sequences++;
     sequences->count++;
     *out = sequence;
@@ -138,9 +164,13 @@ void kvd_sequence_give(struct kvd_sequences *sequences, struct kvd_sequence *seq
 
 void kvd_sequences_conn_gone(struct kvd_sequences *sequences, uint64_t conn)
 {
-    for (uint32_t i = 0; i < sequences->high; i++)
-        if (sequences->slots[i].used && sequences->slots[i].conn == conn)
-            kvd_sequence_give(sequences, &sequences->slots[i]);
+    uint32_t next;
+
+    for (uint32_t at = sequences->owned[conn % KVD_OWNER_LISTS]; at; at = next) {
+        next = sequences->slots[at - 1].own_next;
+        if (sequences->slots[at - 1].conn == conn)
+            kvd_sequence_give(sequences, &sequences->slots[at - 1]);
+    }
 }
 
 bool kvd_sequence_enter(struct kvd_sequence *sequence, struct kvd_seq_wait *wait, void *owner)

@@ -23,6 +23,8 @@
 
 #include <kvarn/status.h>
 
+#include "server/core/limits.h"
+
 struct kvd_block;
 struct kvd_blocks;
 struct kvd_space;
@@ -48,7 +50,8 @@ struct kvd_sequence {
     uint32_t *written;           /* [layers of the shard] */
     struct kvd_seq_write latest; /* tokens = 0: none yet */
     struct kvd_seq_wait *first, *last;
-    uint32_t next_free; /* slot + 1 */
+    uint32_t next_free;            /* slot + 1 */
+    uint32_t own_next, own_before; /* slot + 1, in the list of its connection; 0 = none */
     bool used, doomed;
 };
 
@@ -56,6 +59,7 @@ struct kvd_sequences {
     struct kvd_blocks *blocks;
     struct kvd_sequence *slots; /* [max] */
     uint32_t max, count, high, free, generation;
+    uint32_t owned[KVD_OWNER_LISTS]; /* slot + 1 of the first; by connection number */
 };
 
 /* INTERNAL without memory. */
