@@ -65,7 +65,9 @@ struct kvarn_call *kvc_session_hello(const char *name)
 static void hello_answered(struct kvc_session *session, struct kvarn_call *call)
 {
     session->hello = NULL;
-    if (kvc_call_succeeded(call)) {
+    if (session->state == KVC_SESSION_BROKEN) {
+        /* broken while the answer was under way; it opens nothing any more */
+    } else if (kvc_call_succeeded(call)) {
         session->state = KVC_SESSION_OPEN;
         session->reader.payload_max_bytes = session->peer.payload_max_bytes;
     } else {
