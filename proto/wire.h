@@ -72,7 +72,7 @@ enum kvw_feature {
     KVW_FEATURE_SEQUENCES = 1u << 0,
 };
 
-/* Bounds of the wire itself. The daemon's own bounds are in server/limits.h. */
+/* Bounds of the wire itself. The daemon's own bounds are in server/core/limits.h. */
 enum {
     KVW_METADATA_MAX_BYTES = 65536,
     KVW_TEXT_MAX_BYTES = 512, /* status texts, names */

@@ -20,8 +20,8 @@ kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uin
  * the work has been answered. */
 bool kvd_items_load(struct kvd_work *work);
 
-/* Finds every item's READY block and takes a reference; NOT_FOUND, or CORRUPT for a quarantined
- * one. Counts hits and misses. */
+/* Finds every item's READY block and takes a reference, else NOT_FOUND: a block that failed
+ * verification has left the index. Counts hits and misses. */
 void kvd_items_find(struct kvd_work *work);
 
 /* First 8 bytes of a key in hexadecimal, for texts. */
