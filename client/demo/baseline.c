@@ -53,8 +53,10 @@ static void per_channel(float *x, size_t first, size_t count, uint32_t heads, ui
     size_t width = (size_t)heads * dim;
 
     for (size_t t = first; t < first + count; t += KIVI_GROUP) {
+        size_t left = first + count - t;
+
         for (size_t c = 0; c < width; c++)
-            quantise_group(x + t * width + c, KIVI_GROUP, width, bits);
+            quantise_group(x + t * width + c, left < KIVI_GROUP ? left : KIVI_GROUP, width, bits);
     }
 }
 

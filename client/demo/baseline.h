@@ -15,7 +15,8 @@ enum demo_method { DEMO_KIVI, DEMO_RTN };
 
 const char *demo_method_name(enum demo_method method);
 
-/* Quantises tokens [first, first + count) of k and v in place; count is a multiple of 128. */
+/* Quantises tokens [first, first + count) of k and v in place; a last group of KIVI's keys
+ * that is not full is quantised by itself, so that every method stores the same tokens. */
 void demo_baseline_apply(enum demo_method method, float *k, float *v, size_t first, size_t count,
                          uint32_t heads, uint32_t dim, uint32_t bits_k, uint32_t bits_v);
 

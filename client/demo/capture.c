@@ -9,7 +9,7 @@
 
 #include "client/demo/safetensors.h"
 
-enum { LAYERS_MAX = 64, Q_HEADS_MAX = 64 };
+enum { LAYERS_MAX = 1024, Q_HEADS_MAX = 64 };
 
 float demo_half(uint16_t half)
 {
@@ -95,6 +95,10 @@ static bool read_shape(struct demo_capture *capture, struct demo_st_error *error
     struct demo_st_tensor k, q;
 
     capture->layers = (uint32_t)count_layers(capture);
+    if (capture->layers == LAYERS_MAX) {
+        snprintf(error->text, sizeof error->text, "more than %d layers", LAYERS_MAX - 1);
+        return false;
+    }
     if (!find_rows(capture, 0, 'k', &k, error) || !find_rows(capture, 0, 'q', &q, error))
         return false;
     capture->kv_heads = (uint32_t)k.shape[1];

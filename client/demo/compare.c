@@ -71,7 +71,7 @@ static int measure_baseline(struct demo_decode *run, enum demo_method method, in
     size_t layer_rows = c->tokens * c->kv_heads * c->dim,
            bytes = c->layers * layer_rows * sizeof(float);
     size_t from = worker->sink_blocks * worker->preset->group;
-    size_t count = (worker->whole_blocks * worker->preset->group - from) / 128 * 128;
+    size_t count = worker->whole_blocks * worker->preset->group - from;
     float *k = malloc(bytes), *v = malloc(bytes),
           *answers = malloc(demo_answer_count(run) * sizeof *answers);
     int failed = k == NULL || v == NULL || answers == NULL;

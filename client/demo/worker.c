@@ -49,7 +49,15 @@ static int name_blocks(struct demo_worker *worker)
     worker->prefill_tokens = worker->capture.tokens - worker->capture.positions;
     worker->whole_blocks = worker->prefill_tokens / group;
     worker->sink_blocks = (worker->space.sink_tokens + group - 1) / group;
-    return 0;
+    if (worker->whole_blocks > worker->sink_blocks)
+        return 0;
+    fprintf(
+        stderr,
+        "kvarn-demo: the prompt has %zu tokens, of which the first %u stay exact: nothing would be "
+        "compressed; take a capture of at least %zu tokens more\n",
+        worker->prefill_tokens, worker->space.sink_tokens,
+        (worker->sink_blocks + 1) * group - worker->prefill_tokens);
+    return -1;
 }
 
 static int open_space(struct demo_worker *worker, const struct demo_options *options)

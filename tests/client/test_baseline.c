@@ -110,6 +110,24 @@ static void only_the_given_tokens_change(void **state)
     assert_memory_not_equal(k + 2 * DIM, before + 2 * DIM, TOKENS * DIM * sizeof *k);
 }
 
+/* A last group of keys that is not full is quantised by itself; no token is left out. */
+static void the_rest_is_a_group_of_its_own(void **state)
+{
+    static float k[(TOKENS + TOKENS / 2) * DIM], v[sizeof k / sizeof *k];
+    static float rest_k[TOKENS / 2 * DIM], rest_v[TOKENS / 2 * DIM];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++)
+        k[i] = v[i] = (float)(i * i % 1009) / 64;
+    memcpy(rest_k, k + TOKENS * DIM, sizeof rest_k);
+    memcpy(rest_v, rest_k, sizeof rest_v);
+    demo_baseline_apply(DEMO_KIVI, k, v, 0, TOKENS + TOKENS / 2, 1, DIM, 2, 2);
+    assert_memory_not_equal(k + TOKENS * DIM, rest_k, sizeof rest_k);
+    demo_baseline_apply(DEMO_KIVI, rest_k, rest_v, 0, TOKENS / 2, 1, DIM, 2, 2);
+    assert_memory_equal(k + TOKENS * DIM, rest_k, sizeof rest_k);
+    assert_memory_equal(v + TOKENS * DIM, rest_v, sizeof rest_v);
+}
+
 /* Worked out by hand: 2 bits of [0, 3] are exact, halves of a step round to even, a flat row stays.
  */
 static void by_hand(void **state)
@@ -146,6 +164,7 @@ int main(void)
         cmocka_unit_test(agrees_with_the_reference),
         cmocka_unit_test(heads_do_not_mix),
         cmocka_unit_test(only_the_given_tokens_change),
+        cmocka_unit_test(the_rest_is_a_group_of_its_own),
         cmocka_unit_test(by_hand),
         cmocka_unit_test(stored_bytes),
     };
