@@ -80,11 +80,6 @@ void kvd_metrics_sub(struct kvd_metrics *metrics, enum kvd_metric metric, uint64
     metrics->values[metric] -= (double)amount;
 }
 
-void kvd_metrics_set(struct kvd_metrics *metrics, enum kvd_metric metric, double value)
-{
-    metrics->values[metric] = value;
-}
-
 double kvd_metrics_get(const struct kvd_metrics *metrics, enum kvd_metric metric)
 {
     return metrics->values[metric];
@@ -125,11 +120,6 @@ void kvd_metrics_request(struct kvd_metrics *metrics, uint8_t op, uint64_t durat
     of->count++;
     of->sum_ns += duration_ns;
     of->buckets[bucket_of(duration_ns)]++;
-}
-
-uint64_t kvd_metrics_requests(const struct kvd_metrics *metrics, uint8_t op)
-{
-    return metrics->ops[op_index(op)].count;
 }
 
 double kvd_metrics_quantile(const struct kvd_metrics *metrics, uint8_t op, double q)

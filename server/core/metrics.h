@@ -43,15 +43,13 @@ void kvd_metrics_close(struct kvd_metrics **metrics);
 
 void kvd_metrics_add(struct kvd_metrics *metrics, enum kvd_metric metric, uint64_t amount);
 void kvd_metrics_sub(struct kvd_metrics *metrics, enum kvd_metric metric, uint64_t amount);
-void kvd_metrics_set(struct kvd_metrics *metrics, enum kvd_metric metric, double value);
 double kvd_metrics_get(const struct kvd_metrics *metrics, enum kvd_metric metric);
 
 /* One answered request of operation `op` (any number; unknown ones share an entry). */
 void kvd_metrics_request(struct kvd_metrics *metrics, uint8_t op, uint64_t duration_ns);
 
-/* Requests of `op` answered so far, and the latency below which the share `q` (0..1) of them lies,
- * in seconds, within 1/16 of its value. */
-uint64_t kvd_metrics_requests(const struct kvd_metrics *metrics, uint8_t op);
+/* The latency below which the share `q` (0..1) of the requests of `op` lies, in seconds, within
+ * 1/16 of its value. */
 double kvd_metrics_quantile(const struct kvd_metrics *metrics, uint8_t op, double q);
 
 /* Calls `each` for every number: all of KVD_METRIC_LIST, then of every operation that was used

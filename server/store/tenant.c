@@ -72,8 +72,3 @@ const char *kvd_tenants_name(const struct kvd_tenants *tenants, uint32_t number)
 {
     return number < tenants->count ? tenants->names[number] : NULL;
 }
-
-uint32_t kvd_tenants_count(const struct kvd_tenants *tenants)
-{
-    return tenants->count;
-}

@@ -24,6 +24,5 @@ kvarn_status kvd_tenants_of_loopback(struct kvd_tenants *tenants, uint32_t *numb
 /* "default", "uid-1000", "tcp-loopback"; NULL for a number that was never given out. Valid until
  * close. */
 const char *kvd_tenants_name(const struct kvd_tenants *tenants, uint32_t number);
-uint32_t kvd_tenants_count(const struct kvd_tenants *tenants);
 
 #endif

@@ -36,9 +36,9 @@ static void counters_and_gauges(void **state)
 
     kvd_metrics_add(metrics, KVD_METRIC_CONNECTIONS, 3);
     kvd_metrics_sub(metrics, KVD_METRIC_CONNECTIONS, 1);
-    kvd_metrics_set(metrics, KVD_METRIC_BYTES_OUT, 6.5);
+    kvd_metrics_add(metrics, KVD_METRIC_BYTES_OUT, 6);
     assert_true(kvd_metrics_get(metrics, KVD_METRIC_CONNECTIONS) == 2);
-    assert_true(kvd_metrics_get(metrics, KVD_METRIC_BYTES_OUT) == 6.5);
+    assert_true(kvd_metrics_get(metrics, KVD_METRIC_BYTES_OUT) == 6);
 }
 
 static void quantiles_are_close(void **state)
@@ -48,7 +48,6 @@ static void quantiles_are_close(void **state)
 
     for (uint64_t i = 1; i <= 10000; i++)
         kvd_metrics_request(metrics, KVW_PING, i * 1000);
-    assert_int_equal(kvd_metrics_requests(metrics, KVW_PING), 10000);
     for (size_t i = 0; i < sizeof qs / sizeof qs[0]; i++) {
         double got = kvd_metrics_quantile(metrics, KVW_PING, qs[i]), want = qs[i] * 1e-2;
 
