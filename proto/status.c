@@ -27,6 +27,18 @@ const char *kvarn_status_text(kvarn_status status)
     }
 }
 
+int kvarn_status_known(kvarn_status status)
+{
+    switch (status) {
+#define KNOWN_CASE(name, number, text) case KVARN_##name:
+        KVARN_STATUS_LIST(KNOWN_CASE)
+#undef KNOWN_CASE
+        return 1;
+    default:
+        return 0;
+    }
+}
+
 kvarn_status_class kvarn_status_class_of(kvarn_status status)
 {
     unsigned number = (unsigned)status;

@@ -58,6 +58,9 @@ const char *kvarn_status_name(kvarn_status status);
 /* One line for people. Static string, never NULL. */
 const char *kvarn_status_text(kvarn_status status);
 
+/* 1 for a number in the list. */
+int kvarn_status_known(kvarn_status status);
+
 kvarn_status_class kvarn_status_class_of(kvarn_status status);
 
 #ifdef __cplusplus

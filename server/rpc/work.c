@@ -211,7 +211,7 @@ kvarn_status kvd_status_of(uint32_t raw)
 {
     kvarn_status status = (kvarn_status)(raw > KVARN_STATUS_MAX ? KVARN_STATUS_MAX : raw);
 
-    return strcmp(kvarn_status_name(status), "UNKNOWN") ? status : KVARN_INTERNAL;
+    return kvarn_status_known(status) ? status : KVARN_INTERNAL;
 }
 
 static void job_done(void *context, struct kvd_job *job, kvarn_status status)

@@ -23,6 +23,8 @@ static void classes_follow_ranges(void **state)
 {
     (void)state;
     assert_int_equal(kvarn_status_class_of(KVARN_EXISTS), KVARN_CLASS_SUCCESS);
+    assert_true(kvarn_status_known(KVARN_OK) && kvarn_status_known(KVARN_INTERNAL));
+    assert_false(kvarn_status_known((kvarn_status)2) || kvarn_status_known(KVARN_STATUS_MAX));
     assert_int_equal(kvarn_status_class_of(KVARN_BAD_FRAME), KVARN_CLASS_FIX);
     assert_int_equal(kvarn_status_class_of(KVARN_LEASE_EXPIRED), KVARN_CLASS_FIX);
     assert_int_equal(kvarn_status_class_of(KVARN_RETRY), KVARN_CLASS_RETRY);
