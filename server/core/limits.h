@@ -5,15 +5,24 @@
 
 enum {
     KVD_CONNECTIONS_MAX =
-        1024, /* each: a 64 KiB metadata buffer and ~2 KiB of state = 66 MiB in all */
-    KVD_REQUESTS_MAX = 1024,   /* unanswered requests of the whole daemon */
+        1024, /* each: 64 KiB for metadata, 16 KiB to read into, 1 KiB of state = 81 MiB in all */
+    /* unanswered requests of the whole daemon; each: a kvd_work with 16 KiB of arena, 16 KiB of
+     * metadata and 16 KiB of iovecs = 50 MiB in all, touched as far as they are used */
+    KVD_REQUESTS_MAX = 1024,
     KVD_IN_FLIGHT_MAX = 64,    /* unanswered requests of one connection */
     KVD_SPACES_MAX = 256,      /* per daemon */
     KVD_SEQUENCES_MAX = 65536, /* per daemon */
     KVD_LEASES_MAX = 65536,    /* per daemon */
     KVD_OWNER_LISTS = 1024, /* of sequences and of leases, by connection: one each, or nearly so */
-    KVD_LEASE_MAX_MS = 600000, /* longest lease a client may ask for */
-    KVD_PARKED_MAX = 1024,     /* requests waiting for a sequence that another request works on */
+    KVD_LEASE_MAX_MS = 600000,       /* longest lease a client may ask for */
+    KVD_LEASED_BLOCKS_MAX = 1 << 20, /* of all leases together: 8 MiB of pointers */
+    KVD_LAYERS_MAX = 1024,           /* of a shard */
+    KVD_HEADS_MAX = 1024,            /* kv heads of a shard */
+    KVD_SINK_MAX = 1024,             /* tokens at the head of a sequence that stay EXACT */
+    KVD_VERIFY_STEP = 128,           /* blocks that VERIFY of a whole space holds at once */
+    /* requests waiting for a sequence or a key that another request works on; the other half of the
+     * places is for those that can go on */
+    KVD_PARKED_MAX = KVD_REQUESTS_MAX / 2,
     KVD_SEQUENCE_TOKENS_MAX = 1 << 22, /* tokens of one sequence */
     KVD_PENDING_TOKENS_MAX = 8192,     /* appended and not yet committed, per sequence */
     KVD_Q_TOKENS_MAX = 256,            /* query tokens of one sequence in one ATTEND */

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-enum { KVD_VERIFY_STEP = 128 };
-
 struct walk {
     uint32_t next; /* id of the next descriptor */
     uint32_t fine, bad;

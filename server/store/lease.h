@@ -38,8 +38,6 @@ struct kvd_leases {
     uint32_t owned[KVD_OWNER_LISTS]; /* slot + 1 of the first; by connection number */
 };
 
-enum { KVD_LEASED_BLOCKS_MAX = 1 << 20 };
-
 /* INTERNAL without memory. */
 kvarn_status kvd_leases_open(struct kvd_leases *leases, struct kvd_blocks *blocks, uint32_t max,
                              uint32_t generation);

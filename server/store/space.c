@@ -6,8 +6,6 @@
 
 #include "proto/blockkey.h"
 
-enum { KVD_SINK_MAX = 1024 };
-
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
                      uint64_t pool_bytes)
 {

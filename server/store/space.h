@@ -20,7 +20,7 @@
 #include "server/store/evict.h"
 #include "server/store/index.h"
 
-enum { KVD_SPACE_NAME_MAX = 128, KVD_LAYERS_MAX = 1024, KVD_HEADS_MAX = 1024 };
+enum { KVD_SPACE_NAME_MAX = 128 };
 
 struct kvd_space {
     bool used;
