@@ -15,6 +15,7 @@ struct kvd_watch {
     uv_poll_t poll;
     kvd_watch_call call;
     void *context;
+    int wanted;
 };
 
 struct kvd_child {
@@ -93,16 +94,29 @@ static void free_closed(uv_handle_t *handle)
     free(handle->data);
 }
 
+static void watch_event(uv_poll_t *poll, int status, int events);
+
+static void poll_wanted(struct kvd_watch *watch)
+{
+    int error = watch->wanted != 0 ? uv_poll_start(&watch->poll, watch->wanted, watch_event)
+                                   : uv_poll_stop(&watch->poll);
+
+    assert(error == 0); /* fails for a handle that is being closed, and ours is not */
+    (void)error;
+}
+
 static void watch_event(uv_poll_t *poll, int status, int events)
 {
     struct kvd_watch *watch = poll->data;
     unsigned seen = 0;
 
+    if (status < 0) /* libuv stops to poll at an error; we are level-triggered all the same */
+        poll_wanted(watch);
     if (status < 0 || (events & UV_READABLE))
         seen |= KVD_READABLE;
     if (status < 0 || (events & UV_WRITABLE))
         seen |= KVD_WRITABLE;
-    if (status >= 0 && (events & UV_DISCONNECT))
+    if (status < 0 || (events & UV_DISCONNECT))
         seen |= KVD_HANGUP;
     watch->call(watch->context, seen);
 }
@@ -135,10 +149,8 @@ void kvd_watch_set(struct kvd_watch *watch, unsigned events)
         wanted |= UV_WRITABLE;
     if (events & KVD_HANGUP)
         wanted |= UV_DISCONNECT;
-    int error =
-        wanted != 0 ? uv_poll_start(&watch->poll, wanted, watch_event) : uv_poll_stop(&watch->poll);
-    assert(error == 0); /* fails for a handle that is being closed, and ours is not */
-    (void)error;
+    watch->wanted = wanted;
+    poll_wanted(watch);
 }
 
 void kvd_watch_close(struct kvd_watch **watch)

@@ -31,8 +31,8 @@ void kvd_loop_turn(struct uv_loop_s *loop);
 void kvd_loop_stop(struct uv_loop_s *loop);
 
 /* A descriptor, level-triggered. The caller keeps the descriptor and may close it as soon as
- * kvd_watch_close returns. An error of the poll itself comes as READABLE | WRITABLE: the caller's
- * next read or write then names it. */
+ * kvd_watch_close returns. An error, as a reset connection, comes as all three events, again
+ * and again: the caller's next read or write names it. */
 enum kvd_watch_event { KVD_READABLE = 1, KVD_WRITABLE = 2, KVD_HANGUP = 4 };
 typedef void (*kvd_watch_call)(void *context, unsigned events);
 /* Starts out waiting for nothing. INTERNAL for a descriptor that cannot be polled. The descriptor

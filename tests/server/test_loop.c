@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -104,6 +105,36 @@ static void watch_sees_a_hangup(void **state)
     assert_true(f->seen & KVD_HANGUP);
     kvd_watch_close(&f->watch);
     close(pair[0]);
+}
+
+/* libuv stops to poll at an error. What came before the reset may take more than one turn to read.
+ */
+static void watch_goes_on_after_a_reset(void **state)
+{
+    struct fixture *f = *state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    struct linger hard = {1, 0};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peer, fd;
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(peer, (struct sockaddr *)&at, sizeof at), 0);
+    fd = accept(listener, NULL, NULL);
+    assert_true(fd >= 0);
+    assert_int_equal(kvd_watch_open(&f->watch, f->loop, fd, on_event, f), KVARN_OK);
+    kvd_watch_set(f->watch, KVD_READABLE | KVD_HANGUP);
+    assert_int_equal(setsockopt(peer, SOL_SOCKET, SO_LINGER, &hard, sizeof hard), 0);
+    close(peer);
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        kvd_loop_turn(f->loop);
+        assert_int_equal(f->calls, turn);
+        assert_int_equal(f->seen & (KVD_READABLE | KVD_HANGUP), KVD_READABLE | KVD_HANGUP);
+    }
+    kvd_watch_close(&f->watch);
+    close(fd);
+    close(listener);
 }
 
 static void on_deferred(void *context)
@@ -222,6 +253,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(watch_wakes_and_pauses, setup, teardown),
         cmocka_unit_test_setup_teardown(watch_refuses_a_bad_descriptor, setup, teardown),
         cmocka_unit_test_setup_teardown(watch_sees_a_hangup, setup, teardown),
+        cmocka_unit_test_setup_teardown(watch_goes_on_after_a_reset, setup, teardown),
         cmocka_unit_test_setup_teardown(deferred_runs_once_in_the_same_turn, setup, teardown),
         cmocka_unit_test_setup_teardown(deferred_from_anywhere_does_not_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(timer_may_close_itself, setup, teardown),
