@@ -12,7 +12,9 @@ enum {
     KVD_IN_FLIGHT_MAX = 64,    /* unanswered requests of one connection */
     KVD_SPACES_MAX = 256,      /* per daemon */
     KVD_SEQUENCES_MAX = 65536, /* per daemon */
-    KVD_LEASES_MAX = 65536,    /* per daemon */
+    /* of their lists together: 8 per block, 4 per layer */
+    KVD_SEQUENCES_BYTES_MAX = 128 << 20,
+    KVD_LEASES_MAX = 65536, /* per daemon */
     KVD_OWNER_LISTS = 1024, /* of sequences and of leases, by connection: one each, or nearly so */
     KVD_LEASE_MAX_MS = 600000,       /* longest lease a client may ask for */
     KVD_LEASED_BLOCKS_MAX = 1 << 20, /* of all leases together: 8 MiB of pointers */

@@ -45,6 +45,11 @@ static void disown(struct kvd_sequences *sequences, struct kvd_sequence *sequenc
         sequences->slots[sequence->own_next - 1].own_before = sequence->own_before;
 }
 
+static uint64_t written_bytes(const struct kvd_space *space)
+{
+    return space->layers * sizeof(uint32_t);
+}
+
 /* Gives the blocks back. The id and the connection stay on record until the slot is used again. */
 static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
 {
@@ -52,6 +57,8 @@ static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
         kvd_block_release(sequences->blocks, sequence->blocks[i]);
     free(sequence->blocks);
     free(sequence->written);
+    sequences->bytes -=
+        sequence->block_room * sizeof(struct kvd_block *) + written_bytes(sequence->space);
     sequence->blocks = NULL;
     sequence->written = NULL;
     sequence->block_count = sequence->block_room = 0;
@@ -73,20 +80,26 @@ void kvd_sequences_close(struct kvd_sequences *sequences)
     memset(sequences, 0, sizeof *sequences);
 }
 
-static kvarn_status grow(struct kvd_sequence *sequence, uint32_t blocks)
+static kvarn_status grow(struct kvd_sequences *sequences, struct kvd_sequence *sequence,
+                         uint32_t blocks)
 {
     uint32_t room = sequence->block_room ? sequence->block_room : 8;
     struct kvd_block **grown;
+    uint64_t more;
 
     if (blocks <= sequence->block_room)
         return KVARN_OK;
     while (room < blocks)
         room *= 2;
+    more = (room - sequence->block_room) * sizeof(struct kvd_block *);
+    if (sequences->bytes + more > KVD_SEQUENCES_BYTES_MAX)
+        return KVARN_RETRY;
     grown = realloc(sequence->blocks, room * sizeof(struct kvd_block *));
     if (!grown)
         return KVARN_RETRY;
     sequence->blocks = grown;
     sequence->block_room = room;
+    sequences->bytes += more;
     return KVARN_OK;
 }
 
@@ -98,11 +111,11 @@ kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
     uint32_t slot = sequences->free ? sequences->free - 1 : sequences->high;
 
     *out = NULL;
-    if (slot == sequences->max)
+    if (slot == sequences->max || sequences->bytes + written_bytes(space) > KVD_SEQUENCES_BYTES_MAX)
         return KVARN_RETRY;
     sequence = &sequences->slots[slot];
     sequence->written = calloc(space->layers, sizeof *sequence->written);
-    if (!sequence->written || grow(sequence, count ? count : 1) != KVARN_OK) {
+    if (!sequence->written || grow(sequences, sequence, count ? count : 1) != KVARN_OK) {
         free(sequence->written);
         sequence->written = NULL;
         return KVARN_RETRY;
@@ -129,6 +142,7 @@ kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
     own(sequences, sequence);
     space->sequences++;
     sequences->count++;
+    sequences->bytes += written_bytes(space);
     *out = sequence;
     return KVARN_OK;
 }
@@ -253,7 +267,7 @@ kvarn_status kvd_sequence_reserve(struct kvd_sequences *sequences, struct kvd_se
                                   uint32_t end_token)
 {
     uint32_t blocks = kvd_sequence_blocks_for(end_token, sequence->space->shape.group);
-    kvarn_status status = grow(sequence, blocks);
+    kvarn_status status = grow(sequences, sequence, blocks);
 
     while (status == KVARN_OK && sequence->block_count < blocks) {
         struct kvd_block *block;

@@ -13,7 +13,8 @@
  * once, in arrival order, and may begin when it stands at the head of each; so per-sequence order
  * is arrival order and there is no deadlock. A sequence that is given up while requests wait for it
  * is doomed: it ends when the last of them leaves. Memory: one array of block pointers and one of
- * lengths per sequence, grown by malloc. Loop thread only. */
+ * lengths per sequence, grown by malloc; of all together bounded, because blocks may be shared by
+ * any number of sequences and the pool's size bounds nothing. Loop thread only. */
 #ifndef KVD_SEQUENCE_H
 #define KVD_SEQUENCE_H
 
@@ -60,6 +61,7 @@ struct kvd_sequences {
     struct kvd_sequence *slots; /* [max] */
     uint32_t max, count, high, free, generation;
     uint32_t owned[KVD_OWNER_LISTS]; /* slot + 1 of the first; by connection number */
+    uint64_t bytes; /* of all lists; at most KVD_SEQUENCES_BYTES_MAX */
 };
 
 /* INTERNAL without memory. */

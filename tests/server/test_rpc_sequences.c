@@ -626,6 +626,44 @@ static void test_corrupt(void **state)
     rig_close(&rig);
 }
 
+/* One stored block may stand in any number of sequences any number of times: what is kept for them
+ * is bounded, and comes back. */
+static void test_lists_bounded(void **state)
+{
+    struct rig rig;
+    struct rig_space space;
+    struct kvw_sequences args = {0};
+    struct kvw_seq_row row = {0};
+    kvarn_key keys[KVW_BLOCKS_MAX];
+    struct rig_call *call;
+    uint16_t *rows;
+    uint32_t found, forks = 0;
+    kvarn_status status;
+
+    (void)state;
+    rig_open(&rig, NULL);
+    space = rig_open_space(&rig, NULL);
+    rows = rig_rows(&space, space.layers, G, 6);
+    for (size_t i = 0; i < KVW_BLOCKS_MAX; i++)
+        keys[i] = rig_key(1);
+    rig_free(rig_compress(&rig, &space, keys, 1, KVARN_BLOCK_TILE, rows));
+    row.sequence = rig_seq_open(&rig, &space, keys, KVW_BLOCKS_MAX, &found);
+    assert_int_equal(found, KVW_BLOCKS_MAX);
+    args.space = space.handle;
+    args.fork_count = KVW_SEQUENCES_MAX - 1;
+    do {
+        call = rig_sequences(&rig, KVW_SEQ_FORK, &args, &row, 1, NULL, 0);
+        status = call->status;
+        rig_free(call);
+        assert_true(rig.service->sequences.bytes <= KVD_SEQUENCES_BYTES_MAX);
+    } while (status == KVARN_OK && ++forks < 16);
+    assert_int_equal(status, KVARN_RETRY);
+    kvd_service_conn_gone(rig.service, rig.conn_id);
+    assert_int_equal(rig.service->sequences.bytes, 0);
+    free(rows);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -640,6 +678,7 @@ int main(void)
         cmocka_unit_test(test_full_pool),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_corrupt),
+        cmocka_unit_test(test_lists_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
