@@ -15,7 +15,7 @@ static kvarn_status check(struct kvd_work *work, struct kvd_query *query)
     uint32_t context = args->block_count * space->shape.group;
     uint32_t q_tokens = args->query.q_tokens;
     kvarn_status status = kvd_query_resolve(work, &args->query, query);
-    uint64_t expected;
+    uint64_t most = kvd_work_service(work)->options.payload_max_bytes, expected, reply;
 
     if (status != KVARN_OK)
         return status;
@@ -37,6 +37,12 @@ static kvarn_status check(struct kvd_work *work, struct kvd_query *query)
                              args->block_count, q_tokens, query->q_heads, space->shape.dim,
                              (unsigned long long)expected,
                              (unsigned long long)work->request.header.payload_bytes);
+    reply = q_tokens * (query->out_token_bytes + query->lse_token_bytes);
+    if (reply > most)
+        return kvd_work_fail(work, KVARN_TOO_LARGE,
+                             "the answer takes %llu bytes, a reply has at most %llu; send fewer "
+                             "query tokens at once",
+                             (unsigned long long)reply, (unsigned long long)most);
     return kvd_query_check_pairs(work, kvd_query_pairs(query, q_tokens, context));
 }
 

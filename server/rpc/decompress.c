@@ -14,7 +14,7 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
     kvarn_status status = kvd_items_begin(work, metadata, 1, KVARN_KEY_BYTES, true);
     struct kvw_blocks *args = &work->args.blocks;
-    uint64_t rows, most = kvd_work_service(work)->options.payload_max_bytes;
+    uint64_t reply, most = kvd_work_service(work)->options.payload_max_bytes;
 
     if (status != KVARN_OK)
         return status;
@@ -25,14 +25,14 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
                              "layers [%u, +%u) are outside the shard's %u", args->layer_begin,
                              args->layer_count, work->space->layers);
     /* plane <= 64 MiB, 1024 layers, 4096 blocks: below 2^59 */
-    rows = 2 * plane(work) * args->layer_count * args->block_count;
-    if (rows > most)
+    reply = (KVW_BLOCK_STATUS_BYTES + 2 * plane(work) * args->layer_count) * args->block_count;
+    if (reply > most)
         return kvd_work_fail(work, KVARN_TOO_LARGE,
-                             "the rows of %u blocks and %u layers take %llu bytes, a reply has at "
-                             "most %llu; ask for fewer blocks or layers at once",
-                             args->block_count, args->layer_count, (unsigned long long)rows,
+                             "the answer for %u blocks and %u layers takes %llu bytes, a reply has "
+                             "at most %llu; ask for fewer blocks or layers at once",
+                             args->block_count, args->layer_count, (unsigned long long)reply,
                              (unsigned long long)most);
-    kvd_work_need(work, (uint64_t)args->block_count * KVW_BLOCK_STATUS_BYTES + rows);
+    kvd_work_need(work, reply);
     kvd_work_need(work, kvd_job_size(args->block_count, sizeof(struct kvd_get), 0));
     return KVARN_OK;
 }

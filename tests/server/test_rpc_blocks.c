@@ -709,6 +709,49 @@ static void test_worker_lost(void **state)
     rig_close(&rig);
 }
 
+/* HELLO says how long a payload may be. That holds for answers, tables included. */
+static void test_longest_reply(void **state)
+{
+    struct rig_options options = {.payload_max_bytes = 64 << 10}; /* rows of one block */
+    struct rig rig;
+    struct rig_space space;
+    kvarn_key keys[2] = {rig_key(1), rig_key(1)};
+    struct kvw_blocks args;
+    struct rig_call *call;
+    uint16_t *q;
+
+    (void)state;
+    rig_open(&rig, &options);
+    space = rig_open_space(&rig, NULL);
+    store(&rig, &space, 1, 1, KVARN_BLOCK_TILE, 5);
+    assert_int_equal(rig_rows_bytes(&space, space.layers, space.group), 64 << 10);
+    args = in_space(&space);
+    call = rig_blocks(&rig, KVW_DECOMPRESS, &args, keys, 1, NULL, 0);
+    assert_int_equal(call->status, KVARN_TOO_LARGE);
+    assert_non_null(strstr(call->text, "65552"));
+    rig_free(call);
+    args.layer_count = 1;
+    call = rig_blocks(&rig, KVW_DECOMPRESS, &args, keys, 1, NULL, 0);
+    assert_int_equal(call->status, KVARN_OK);
+    rig_free(call);
+    /* 16-bit queries of 32 KiB, an answer of 64 KiB and its sums */
+    q = calloc(64 * 4, 64 * 2);
+    args = in_space(&space);
+    args.query.present = true;
+    args.query.q_heads = 4;
+    args.query.q_tokens = 64;
+    call = rig_blocks(&rig, KVW_ATTEND, &args, keys, 1, q, (size_t)64 * 4 * 64 * 2);
+    assert_int_equal(call->status, KVARN_TOO_LARGE);
+    assert_non_null(strstr(call->text, "query tokens"));
+    rig_free(call);
+    args.query.q_tokens = 32;
+    call = rig_blocks(&rig, KVW_ATTEND, &args, keys, 1, q, (size_t)32 * 4 * 64 * 2);
+    assert_int_equal(call->status, KVARN_OK);
+    rig_free(call);
+    free(q);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -726,6 +769,7 @@ int main(void)
         cmocka_unit_test(test_other_tenant),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_worker_lost),
+        cmocka_unit_test(test_longest_reply),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
