@@ -46,7 +46,7 @@ struct kvd_request {
     uint32_t payload_part_count;
 
     /* the reply: metadata bytes, then iovecs (staging or pool memory, kept until done) */
-    uint8_t *reply_meta; /* KVD_REPLY_META_MAX bytes */
+    uint8_t *reply_meta; /* of the service, until done */
     uint32_t reply_meta_bytes;
     struct iovec *reply_iov; /* [KVD_REPLY_IOVECS_MAX] */
     uint32_t reply_iov_count;

@@ -165,11 +165,11 @@ static void stats_run(struct kvd_work *work)
     reply.result = kvd_work_result(work);
     reply.count = collect(service, work->request.tenant, work->request.same_uid, reply.metrics,
                           KVW_METRICS_MAX);
-    /* The rarest figures stand last: they go when the reply has no room for all. */
-    while (!(bytes = kvw_stats_reply_encode(work->meta, sizeof work->meta, &reply)) && reply.count)
-        reply.count--;
     if (work->args.stats.reset_peaks && work->request.same_uid)
         service->in_flight_peak = service->in_flight;
+    bytes = kvw_stats_reply_encode(work->meta, sizeof work->meta, &reply);
+    if (!bytes && kvd_work_long_meta(work)) /* 256 figures of at most 108 bytes: they fit */
+        bytes = kvw_stats_reply_encode(work->request.reply_meta, KVW_METADATA_MAX_BYTES, &reply);
     kvd_work_send(work, bytes);
 }
 
@@ -219,8 +219,9 @@ static void list_run(struct kvd_work *work)
             reply.spaces[reply.count++] = describe(space);
     }
     reply.result = kvd_work_result(work);
-    while (!(bytes = kvw_list_reply_encode(work->meta, sizeof work->meta, &reply)) && reply.count)
-        reply.count--;
+    bytes = kvw_list_reply_encode(work->meta, sizeof work->meta, &reply);
+    if (!bytes && kvd_work_long_meta(work)) /* 256 spaces of at most 254 bytes: they fit */
+        bytes = kvw_list_reply_encode(work->request.reply_meta, KVW_METADATA_MAX_BYTES, &reply);
     kvd_work_send(work, bytes);
 }
 

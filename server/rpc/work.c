@@ -128,6 +128,15 @@ bool kvd_work_iov(struct kvd_work *work, void *base, uint64_t bytes)
     return true;
 }
 
+bool kvd_work_long_meta(struct kvd_work *work)
+{
+    uint8_t *meta = kvd_work_memory(work, 1, KVW_METADATA_MAX_BYTES);
+
+    if (meta)
+        work->request.reply_meta = meta;
+    return meta != NULL;
+}
+
 void kvd_work_send(struct kvd_work *work, size_t meta_bytes)
 {
     struct kvd_request *request = &work->request;
@@ -138,6 +147,7 @@ void kvd_work_send(struct kvd_work *work, size_t meta_bytes)
     if (!meta_bytes) {
         struct kvw_result result = {KVARN_INTERNAL, "the reply's metadata did not fit", 0};
 
+        request->reply_meta = work->meta;
         meta_bytes = kvw_result_encode(work->meta, sizeof work->meta, &result);
         request->reply_iov_count = 0;
         request->reply_payload_bytes = 0;
@@ -155,6 +165,7 @@ void kvd_work_refuse_kept(struct kvd_work *work)
 {
     struct kvw_result result = kvd_work_result(work);
 
+    work->request.reply_meta = work->meta;
     work->request.reply_iov_count = 0;
     work->request.reply_payload_bytes = 0;
     kvd_work_send(work, kvw_result_encode(work->meta, sizeof work->meta, &result));

@@ -189,6 +189,9 @@ kvarn_status kvd_work_fail(struct kvd_work *work, kvarn_status status, const cha
 struct kvw_result kvd_work_result(const struct kvd_work *work);
 /* Appends to the reply's payload. */
 bool kvd_work_iov(struct kvd_work *work, void *base, uint64_t bytes);
+/* request.reply_meta gets room for KVW_METADATA_MAX_BYTES, where work->meta is too small. False
+ * without memory. */
+bool kvd_work_long_meta(struct kvd_work *work);
 /* Sends; meta_bytes is what the encoder gave (0 = did not fit: INTERNAL is sent). */
 void kvd_work_send(struct kvd_work *work, size_t meta_bytes);
 /* Sends an error reply without payload: with what kvd_work_fail kept, or with this. */

@@ -143,6 +143,20 @@ static kvarn_status make_fingerprint(struct kvd_space *space, const struct kvw_o
     return kvw_fingerprint(space->fingerprint, &input);
 }
 
+/* As much of the model's name as there is room for, cut between characters. */
+static void keep_name(char out[KVD_SPACE_NAME_MAX], const char *name)
+{
+    size_t count = strlen(name);
+
+    if (count >= KVD_SPACE_NAME_MAX) {
+        count = KVD_SPACE_NAME_MAX - 1;
+        while (count && ((uint8_t)name[count] & 0xc0) == 0x80)
+            count--;
+    }
+    memcpy(out, name, count);
+    out[count] = 0;
+}
+
 static kvarn_status describe(struct kvd_space *space, const struct kvw_open_space *options,
                              uint64_t pool_bytes, char *text, size_t room)
 {
@@ -160,7 +174,7 @@ static kvarn_status describe(struct kvd_space *space, const struct kvw_open_spac
     status = check_counts(&in, text, room);
     if (status != KVARN_OK)
         return status;
-    snprintf(space->model, sizeof space->model, "%s", in.model);
+    keep_name(space->model, in.model);
     space->model_layers = in.layers;
     space->model_heads = in.kv_heads;
     space->layer_begin = in.layer_begin;

@@ -26,7 +26,7 @@ struct rig_call {
     uint32_t retry_after_us;
     uint8_t *payload; /* of the reply */
     uint64_t payload_bytes;
-    uint8_t meta[KVD_REPLY_META_MAX];
+    uint8_t meta[KVW_METADATA_MAX_BYTES];
     uint32_t meta_bytes;
     uint64_t number; /* order of the replies */
     struct rig_call *next;
@@ -42,7 +42,7 @@ struct rig {
     bool late;           /* replies reach nobody any more */
     uint32_t deadline_ms, room_calls, drained_ms;
     struct rig_call *calls;
-    uint8_t arena_memory[65536];
+    uint8_t arena_memory[KVW_ARENA_BYTES];
     struct kvw_arena arena;
 };
 
