@@ -61,7 +61,7 @@ struct kvd_sequences {
     struct kvd_sequence *slots; /* [max] */
     uint32_t max, count, high, free, generation;
     uint32_t owned[KVD_OWNER_LISTS]; /* slot + 1 of the first; by connection number */
-    uint64_t bytes; /* of all lists; at most KVD_SEQUENCES_BYTES_MAX */
+    uint64_t bytes;                  /* of all lists; at most KVD_SEQUENCES_BYTES_MAX */
 };
 
 /* INTERNAL without memory. */
