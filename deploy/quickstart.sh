@@ -5,7 +5,7 @@
 #
 #   deploy/quickstart.sh                    all presets at G = 128 that ship
 #   deploy/quickstart.sh PRESET...          only these, e.g. kvarn_k2v2_g64
-#   KVARN_TRANSPORT=tcp deploy/quickstart.sh   over TCP loopback instead of a Unix socket
+#   KVARN_TRANSPORT=tcp deploy/quickstart.sh   over TCP loopback (port 17070, or KVARN_PORT) instead of a Unix socket
 #   KVARN_CAPTURE=FILE deploy/quickstart.sh    on a capture of your own model (tests/data/README.md has the format)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,8 +25,26 @@ if [ ${#presets[@]} -eq 0 ]; then
     presets=(kvarn_k2v2_g128 scalefree_k2v2_g128 kvarn_k4v2_g128 scalefree_k4v2_g128
         kvarn_k4v4_g128 scalefree_k4v4_g128)
 fi
+transport=${KVARN_TRANSPORT-unix}
+if [ "$transport" != unix ] && [ "$transport" != tcp ]; then
+    echo "quickstart: KVARN_TRANSPORT is '$transport': unix or tcp" >&2
+    exit 2
+fi
+for preset in "${presets[@]}"; do
+    if ! grep -q "\"$preset\"" proto/types.c; then
+        echo "quickstart: no preset '$preset'; there are $(grep -o '"[a-z]*_k[0-9]v[0-9]_g[0-9]*"' proto/types.c |
+            tr -d '"' | tr '\n' ' ')" >&2
+        exit 2
+    fi
+done
 captures=(tests/data/capture_*.safetensors)
 [ -z "${KVARN_CAPTURE-}" ] || captures=("$KVARN_CAPTURE")
+for capture in "${captures[@]}"; do
+    if [ ! -r "$capture" ]; then
+        echo "quickstart: cannot read the capture $capture" >&2
+        exit 2
+    fi
+done
 
 say() {
     printf '\n== %s\n' "$*"
@@ -35,14 +53,21 @@ say() {
 say "1/4 dependencies"
 deploy/install-deps.sh
 
-say "2/4 build (release)"
-cmake --preset release -DKVARN_TESTS=OFF -B build/quickstart >build-quickstart.log 2>&1 || {
-    cat build-quickstart.log >&2
+say "2/4 build (release) into build/"
+mkdir -p build
+cmake --preset release -DKVARN_TESTS=OFF >build/configure.log 2>&1 || {
+    cat build/configure.log >&2
     exit 1
 }
-rm -f build-quickstart.log
-cmake --build build/quickstart -j "$(nproc)"
-bin=build/quickstart/bin
+grep -o 'kvarnd: .*' build/configure.log # what is built, and what is left out
+# One line that counts up on a terminal; its last state elsewhere.
+if [ -t 1 ]; then
+    cmake --build build -j "$(nproc)" | while IFS= read -r line; do printf '\r\033[K%.100s' "$line"; done
+    echo
+else
+    cmake --build build -j "$(nproc)" | tail -n 1
+fi
+bin=build/bin
 
 say "3/4 start kvarnd"
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvarn-quickstart.XXXXXX")
@@ -57,7 +82,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 address=unix:$work/kvarnd.sock
-[ "${KVARN_TRANSPORT-unix}" = tcp ] && address=tcp://127.0.0.1:${KVARN_PORT-17070}
+[ "$transport" = unix ] || address=tcp://127.0.0.1:${KVARN_PORT-17070}
 listen=${address/tcp:\/\//tcp:}
 # kvarnd writes one byte to the descriptor when it serves; an end without a byte means that it could not start.
 mkfifo "$work/ready"
@@ -77,8 +102,8 @@ for capture in "${captures[@]}"; do
     for preset in "${presets[@]}"; do
         done_count=$((done_count + 1))
         echo "[$done_count/$total] $preset, $(basename "$capture")"
-        "$bin/kvarn-demo" prefill -a "$address" -c "$capture" -p "$preset" -r "$report"
-        "$bin/kvarn-demo" decode -a "$address" -c "$capture" -p "$preset" -r "$report"
+        "$bin/kvarn-demo" prefill -a "$address" -c "$capture" -p "$preset" -r "$report" 2>&1
+        "$bin/kvarn-demo" decode -a "$address" -c "$capture" -p "$preset" -r "$report" 2>&1
     done
 done
 for capture in "${captures[@]}"; do
@@ -86,4 +111,4 @@ for capture in "${captures[@]}"; do
 done
 "$bin/kvarnctl" --address "$address" verify >/dev/null
 echo
-echo "Every block verified against its checksum. Next: README.md, section \"Use it\"."
+echo "Every block verified against its checksum. The programs are in build/bin. Next: README.md, section \"Use it\"."

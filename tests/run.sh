@@ -45,7 +45,7 @@ step() {
 }
 
 build() {
-    cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs"
+    cmake --preset "$1" -DKVARN_TESTS=ON && cmake --build --preset "$1" -j "$jobs"
 }
 
 # suite PRESET [ctest arguments]: the tests of one build; every test counts by itself.

@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
 done
 
 deploy/install-deps.sh --tests
-cmake --preset release >/dev/null
+cmake --preset release -DKVARN_TESTS=ON >/dev/null
 cmake --build --preset release -j "$(nproc)" >/dev/null
 KVARN_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 export KVARN_COMMIT
