@@ -8,8 +8,9 @@ trap 'rm -rf "$work"' EXIT
 "$cmake" --install "$build" --component client --prefix "$work/prefix" >/dev/null
 pc=$(dirname "$(find "$work/prefix" -name kvarn-client.pc)")
 export PKG_CONFIG_PATH="$pc"
-libdir=$(pkg-config --define-variable=prefix="$work/prefix" --variable=libdir kvarn-client)
-flags() { pkg-config --define-variable=prefix="$work/prefix" "$@" kvarn-client; }
+libdir=$(pkg-config --variable=libdir kvarn-client)
+flags() { pkg-config "$@" kvarn-client; }
+[ "$libdir" -ef "$pc/.." ] || { echo "libdir is $libdir, not the folder above $pc"; exit 1; }
 
 "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror $(flags --cflags) "$source/example.c" $(flags --libs) -o "$work/shared"
 LD_LIBRARY_PATH="$libdir" "$work/shared"
@@ -22,7 +23,7 @@ cat >"$work/user/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.25)
 project(user C)
 find_package(kvarn-client 0.1 REQUIRED)
-add_executable(user $source/example.c)
+add_executable(user "$source/example.c")
 target_link_libraries(user kvarn::kvarn-client)
 END
 "$cmake" -G Ninja -S "$work/user" -B "$work/user/b" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
