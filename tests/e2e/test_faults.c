@@ -305,6 +305,7 @@ static void drain_ends_the_daemon_well(void **state)
     kvarn_close(&client);
     assert_int_equal(waitpid(other.pid, &code, 0), other.pid);
     assert_int_equal(code, 0);
+    test_daemon_clean(&other);
 }
 
 static const struct test_body bodies[] = {{"write_for_ever", write_for_ever}, {NULL, NULL}};

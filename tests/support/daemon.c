@@ -51,11 +51,16 @@ static void run_daemon(const struct test_daemon *daemon, const char *pool, int p
 
 void test_daemon_start(struct test_daemon *daemon, const char *pool)
 {
+    const char *temporary = getenv("TMPDIR");
     int ready[2], port = free_port();
+    int bytes;
     char byte;
 
     memset(daemon, 0, sizeof *daemon);
-    strcpy(daemon->folder, "/tmp/kvarn-test.XXXXXX");
+    bytes = snprintf(daemon->folder, sizeof daemon->folder, "%s/kvarn-test.XXXXXX",
+                     temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
+    /* The socket's path has to fit in an address: 108 bytes. */
+    assert_true(bytes > 0 && (size_t)bytes < sizeof daemon->folder);
     assert_non_null(mkdtemp(daemon->folder));
     snprintf(daemon->unix_address, sizeof daemon->unix_address, "unix:%s/s", daemon->folder);
     snprintf(daemon->tcp_address, sizeof daemon->tcp_address, "tcp://127.0.0.1:%d", port);
@@ -76,8 +81,8 @@ int test_daemon_stop(struct test_daemon *daemon)
 {
     pid_t children[16];
     size_t count = test_children(daemon->pid, children, 16);
-    char path[96];
     struct stat state;
+    char path[128];
     int status = -1;
 
     assert_int_equal(kill(daemon->pid, SIGTERM), 0);
@@ -86,10 +91,17 @@ int test_daemon_stop(struct test_daemon *daemon)
     assert_int_equal(stat(path, &state), -1);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(kill(children[i], 0), -1);
+    test_daemon_clean(daemon);
+    return status;
+}
+
+void test_daemon_clean(const struct test_daemon *daemon)
+{
+    char path[128];
+
     snprintf(path, sizeof path, "%s/s.lock", daemon->folder);
     unlink(path);
     assert_int_equal(rmdir(daemon->folder), 0);
-    return status;
 }
 
 /* Parent of a process, from the fourth field of its stat file; 0 when it is gone. */

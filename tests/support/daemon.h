@@ -6,7 +6,7 @@
 
 struct test_daemon {
     pid_t pid;
-    char folder[64], unix_address[96], tcp_address[64];
+    char folder[96], unix_address[112], tcp_address[64];
 };
 
 /* Starts kvarnd with --pool POOL and returns when it says that it serves (--ready-fd). Fails the
@@ -16,6 +16,9 @@ void test_daemon_start(struct test_daemon *daemon, const char *pool);
 /* SIGTERM, then its wait status. Also looks that the socket file and every child process are gone.
  */
 int test_daemon_stop(struct test_daemon *daemon);
+
+/* Removes the folder of a daemon that ended by itself; test_daemon_stop() does it too. */
+void test_daemon_clean(const struct test_daemon *daemon);
 
 /* Process ids whose parent is `parent`; at most room. Gives the count. */
 size_t test_children(pid_t parent, pid_t *children, size_t room);
