@@ -267,6 +267,8 @@ static int report(struct demo_decode *run, const struct demo_options *options)
     const struct demo_capture *c = &worker->capture;
     const kvarn_preset *preset = worker->preset;
     size_t calls = c->positions * c->layers;
+    size_t stored = worker->whole_blocks * preset->group;
+    size_t sink = worker->sink_blocks * preset->group;
     double tile_bytes = (double)worker->space.record_bytes / preset->group;
     json_t *rows = json_array();
 
@@ -281,13 +283,16 @@ static int report(struct demo_decode *run, const struct demo_options *options)
     return demo_report(
         options->report,
         json_pack(
-            "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:f, s:f, s:f, "
+            "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, "
+            "s:f, s:f, "
             "s:f, s:f, s:f, s:f}",
             "stage", "decode", "preset", options->preset, "model", c->model, "bits_k",
             (int)preset->bits_k, "bits_v", (int)preset->bits_v, "layers", (int)c->layers,
             "kv_heads", (int)c->kv_heads, "q_heads", (int)c->q_heads, "dim", (int)c->dim, "tokens",
             (json_int_t)c->tokens, "positions", (json_int_t)c->positions, "sink_tokens",
-            (json_int_t)worker->space.sink_tokens, "methods", rows, "read_bytes",
+            (json_int_t)worker->space.sink_tokens, "prompt_sink_tokens", (json_int_t)sink,
+            "prompt_tile_tokens", (json_int_t)(stored - sink), "prompt_tail_tokens",
+            (json_int_t)(worker->prefill_tokens - stored), "methods", rows, "read_bytes",
             4.0 * (double)worker->whole_blocks * preset->group * c->layers * c->kv_heads * c->dim,
             "read_seconds", run->decompress_seconds, "attend_p50",
             demo_percentile(run->latency, calls, 0.5), "attend_p99",

@@ -96,13 +96,29 @@ static void free_rows(struct rows *rows)
     }
 }
 
-static void print_method(const json_t *method, double fp16_bytes)
+/* Exact, tile and tail tokens of the prompt: what is stored when the first token is decoded. */
+struct prompt {
+    double sink, tiles, tail;
+};
+
+static struct prompt prompt_of(const json_t *decode)
+{
+    return (struct prompt){.sink = number(decode, "prompt_sink_tokens"),
+                           .tiles = number(decode, "prompt_tile_tokens"),
+                           .tail = number(decode, "prompt_tail_tokens")};
+}
+
+static void print_method(const json_t *method, int ours, const struct prompt *prompt,
+                         double fp16_bytes)
 {
     double bytes = number(method, "bytes_per_token");
+    double exact = prompt->sink + prompt->tail, tokens = exact + prompt->tiles;
 
-    printf("  %-22s %8.1f %7.2fx %10.2f %%  %9.2f %% %9.2f %%\n", text(method, "name"), bytes,
-           fp16_bytes / bytes, 100.0 * number(method, "attention_error"),
-           100.0 * number(method, "norm_mean"), 100.0 * number(method, "norm_p99"));
+    printf("  %c %-16s %6.1f %7.2fx %6.0f %5.0f %7.2fx %10.2f %% %11.2f %% %10.2f %%\n",
+           ours ? '*' : ' ', text(method, "name"), bytes, fp16_bytes / bytes, prompt->tiles,
+           prompt->tail, tokens * fp16_bytes / (exact * fp16_bytes + prompt->tiles * bytes),
+           100.0 * number(method, "attention_error"), 100.0 * number(method, "norm_mean"),
+           100.0 * number(method, "norm_p99"));
 }
 
 /* True when an earlier row of the same bits printed the baselines already. */
@@ -120,33 +136,69 @@ static void print_bits(const struct rows *rows, size_t first)
 {
     const json_t *head = rows->decode[first], *methods = json_object_get(head, "methods");
     double fp16_bytes = 4.0 * number(head, "dim");
+    struct prompt prompt;
 
     printf("K%.0fV%.0f\n", number(head, "bits_k"), number(head, "bits_v"));
     for (size_t i = first; i < rows->count; i++) {
+        prompt = prompt_of(rows->decode[i]);
         if (number(rows->decode[i], "bits_k") == number(head, "bits_k") &&
             number(rows->decode[i], "bits_v") == number(head, "bits_v"))
-            print_method(json_array_get(json_object_get(rows->decode[i], "methods"), 0),
+            print_method(json_array_get(json_object_get(rows->decode[i], "methods"), 0), 1, &prompt,
                          fp16_bytes);
     }
+    prompt = prompt_of(head);
     for (size_t i = 1; i < json_array_size(methods); i++)
-        print_method(json_array_get(methods, i), fp16_bytes);
+        print_method(json_array_get(methods, i), 0, &prompt, fp16_bytes);
+}
+
+/* "1 layer", "2 layers" */
+static void print_count(double count, const char *one, const char *after)
+{
+    printf("%.0f %s%s%s", count, one, count == 1.0 ? "" : "s", after);
+}
+
+static void print_legend(const json_t *head)
+{
+    double sink = number(head, "prompt_sink_tokens"), fp16_bytes = 4.0 * number(head, "dim");
+
+    printf(
+        "  *         kvarnd, through the socket. The rows without it are computed here, over the "
+        "tokens that are\n"
+        "            tiles in the first * row of the same bits.\n"
+        "  KIVI      keys per channel over 128 tokens, values per token (arXiv 2402.02750).\n"
+        "  RTN       plain rounding to nearest, one scale per token and head for keys and "
+        "values.\n");
+    printf("  tile      bytes per token and kv head, scales included (fp16: %.0f), and how much "
+           "smaller that is.\n",
+           fp16_bytes);
+    printf("  tokens    of the prompt when its first token is decoded: tiles, and the exact tail "
+           "after the last\n"
+           "            whole block (of 64 tokens with g64, of 128 with g128). The first %.0f are "
+           "the sink, exact\n"
+           "            in every row. A longer exact tail alone makes an error smaller.\n",
+           sink);
+    printf("  prompt    how much smaller the whole prompt is, sink and tail included at fp16.\n"
+           "  attention error of the attention output relative to the fp16 cache's; lower is "
+           "better.\n"
+           "  K norm    error of each tile key's length |K|: mean and 99th percentile; lower is "
+           "better.\n\n");
 }
 
 static void print_quality(const struct rows *rows)
 {
     const json_t *head = rows->decode[0];
 
-    printf("\n%s: %.0f layers, %.0f kv heads, head dim %.0f; %.0f tokens, the last %.0f decoded.\n",
-           text(head, "model"), number(head, "layers"), number(head, "kv_heads"),
-           number(head, "dim"), number(head, "tokens"), number(head, "positions"));
-    printf(
-        "Bytes per token and kv head of the tiles (fp16: %.0f). The first %.0f tokens and the tail "
-        "stay "
-        "exact\nin every row, %.0f bytes per token. Errors are relative to attention over the fp16 "
-        "cache.\n\n",
-        4.0 * number(head, "dim"), number(head, "sink_tokens"), 4.0 * number(head, "dim"));
-    printf("  %-22s %8s %8s %12s  %11s %11s\n", "", "bytes", "smaller", "attention", "K norm mean",
-           "K norm p99");
+    printf("\n%s: ", text(head, "model"));
+    print_count(number(head, "layers"), "layer", ", ");
+    print_count(number(head, "kv_heads"), "kv head", ", ");
+    printf("head dim %.0f; ", number(head, "dim"));
+    print_count(number(head, "tokens"), "token", ", ");
+    printf("the last %.0f decoded.\n\n", number(head, "positions"));
+    print_legend(head);
+    printf("    %-16s %6s %8s %12s %8s %12s %13s %12s\n", "", "tile", "", "tokens", "prompt",
+           "attention", "K norm", "K norm");
+    printf("    %-16s %6s %8s %6s %5s %8s %12s %13s %12s\n", "", "bytes", "smaller", "tiles",
+           "tail", "smaller", "error", "mean", "p99");
     for (size_t i = 0; i < rows->count; i++) {
         if (!seen(rows, i))
             print_bits(rows, i);

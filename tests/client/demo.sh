@@ -47,6 +47,10 @@ for preset in kvarn_k2v2_g128 kvarn_k4v2_g128; do
 done
 expect 1 'cannot write to /no/such/report' decode -c "$capture" -a "$address" -r /no/such/report
 expect 0 'K4V2' table -r "$work/report"
+expect 0 'lower is better' table -r "$work/report"
+expect 0 '\* kvarn_k4v2_g128 ' table -r "$work/report"
+width=$("$demo" table -r "$work/report" | wc -L)
+[ "$width" -le 110 ] || { echo "FAIL: a line of the table has $width columns"; failed=1; }
 python3 - "$work/report" <<'EOF' || failed=1
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -57,6 +61,9 @@ for prefill, decode in zip(lines[::2], lines[1::2]):
     rows = 4.0 * decode["layers"] * decode["kv_heads"] * decode["dim"]
     assert prefill["preset"] == decode["preset"]
     assert prefill["blocks"] == (decode["tokens"] - decode["positions"]) // group
+    sink, tiles, tail = (decode["prompt_%s_tokens" % part] for part in ("sink", "tile", "tail"))
+    assert sink == decode["sink_tokens"] and sink + tiles == prefill["blocks"] * group and tail < group
+    assert sink + tiles + tail == decode["tokens"] - decode["positions"]
     assert prefill["input_bytes"] == decode["read_bytes"] == rows * prefill["blocks"] * group
     assert 0 < kvarn["attention_error"] < rtn["attention_error"] < 1, decode
     assert kvarn["attention_error"] < 0.3 and kvarn["norm_mean"] < rtn["norm_mean"], decode

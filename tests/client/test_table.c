@@ -21,7 +21,9 @@ static char text[8192];
     ",\"norm_mean\":0.02,\"norm_p99\":0.07}"
 #define DECODE(preset, bits, methods)                                                              \
     "{\"stage\":\"decode\",\"preset\":\"" preset "\",\"model\":\"m\",\"layers\":2,\"kv_heads\":3," \
-    "\"dim\":64,\"tokens\":900,\"positions\":10,\"sink_tokens\":128,\"bits_k\":" bits              \
+    "\"dim\":64,\"tokens\":900,\"positions\":10,\"sink_tokens\":128,"                              \
+    "\"prompt_sink_tokens\":128,\"prompt_tile_tokens\":640,\"prompt_tail_tokens\":122,"            \
+    "\"bits_k\":" bits                                                                             \
     ",\"bits_v\":2,\"read_bytes\":3e6,\"read_seconds\":0.5,\"attend_p50\":1e-4,"                   \
     "\"attend_p99\":2e-4,\"ping_p50\":3e-5,\"ping_p99\":4e-5,\"methods\":[" methods "]}\n"
 #define PREFILL(preset)                                                                            \
@@ -60,6 +62,25 @@ static void has(const char *word, size_t times)
         fail_msg("'%s' is there %zu times, not %zu:\n%s", word, count_of(word), times, text);
 }
 
+static void lines_fit(void)
+{
+    for (const char *at = text; *at != '\0'; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL))
+        if (strcspn(at, "\n") > 110)
+            fail_msg("%zu columns: %.120s", strcspn(at, "\n"), at);
+}
+
+static void numbers_have_their_plural(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        table_of(
+            "{\"stage\":\"decode\",\"preset\":\"a\",\"model\":\"m\",\"layers\":1,\"kv_heads\":1,"
+            "\"dim\":64,\"tokens\":900,\"positions\":10,\"bits_k\":2,\"bits_v\":2,"
+            "\"methods\":[" METHOD("a", "32", "0.1") "]}\n"),
+        0);
+    has("m: 1 layer, 1 kv head, head dim 64; 900 tokens, the last 10 decoded.", 1);
+}
+
 /* The line of `name` with its blanks joined, so that column widths do not matter. */
 static void has_row(const char *name, const char *want)
 {
@@ -84,10 +105,14 @@ static void one_preset(void **state)
         0);
     has("m: 2 layers, 3 kv heads, head dim 64; 900 tokens, the last 10 decoded.", 1);
     has("(fp16: 256)", 1);
-    has("first 128 tokens", 1);
+    has("The first 128 are the sink", 1);
+    has("lower is better", 2);
+    has("2402.02750", 1);
     has("K2V2", 1);
-    has_row("kvarn p2", "kvarn p2 32.0 8.00x 5.00 % 2.00 % 7.00 %");
-    has_row("RTN", "RTN 40.0 6.40x 50.00 % 2.00 % 7.00 %");
+    /* 890 tokens: 250 exact at 256 bytes and 640 at 32 */
+    has_row("* kvarn p2", "* kvarn p2 32.0 8.00x 640 122 2.70x 5.00 % 2.00 % 7.00 %");
+    has_row("    RTN", " RTN 40.0 6.40x 640 122 2.54x 50.00 % 2.00 % 7.00 %");
+    lines_fit();
     has("4 MB/s", 1); /* compress: 8 MB in 2 s */
     has("6 MB/s", 1); /* decompress: 3 MB in half a second */
     has("100 us", 1);
@@ -108,7 +133,7 @@ static void presets_are_grouped_by_bits(void **state)
         0);
     has("K2V2", 1);
     has("K4V2", 1);
-    has("  RTN", 2);
+    has("    RTN", 2);
     has("kvarn c", 1);
     assert_true(strstr(text, "kvarn c") < strstr(text, "K4V2"));
     assert_true(strstr(text, "kvarn b") > strstr(text, "K4V2"));
@@ -142,6 +167,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_preset),
+        cmocka_unit_test(numbers_have_their_plural),
         cmocka_unit_test(presets_are_grouped_by_bits),
         cmocka_unit_test(prefills_are_joined_by_preset),
         cmocka_unit_test(bad_reports_fail),
