@@ -18,7 +18,7 @@ static void hold_slots(struct kvd_work *work, uint32_t count)
 
     if (bytes > kvd_pool_capacity_bytes(service->pool) - kvd_pool_used_bytes(service->pool))
         return;
-    work->held = kvd_work_memory(work, count, sizeof *work->held);
+    work->held = kvd_work_memory(work, count, sizeof(struct kvd_block *));
     for (uint32_t i = 0; work->held && i < count; i++) {
         if (kvd_block_take(&service->blocks, work->space, KVARN_BLOCK_TILE, &work->held[i]) !=
             KVARN_OK) {
