@@ -32,9 +32,8 @@ COVERED = {
     "kernels/decompress_*.c": ["tests/kernels/test_decompress.c", "tests/kernels/test_golden.c"],
     # what a worker does with a job, and the two ends of its process
     "server/device/exec_*.c": ["tests/server/test_executor.c", "tests/server/test_exec_bad.c"],
-    "server/device/launch.c": ["tests/server/test_device.c"],
-    "server/device/process.c": ["tests/server/test_device.c"],
-    "server/device/worker*.c": ["tests/server/test_device.c", "tests/e2e/test_faults.c"],
+    "server/device/launch.c": ["tests/server/test_process.c"],
+    "server/device/worker*.c": ["tests/server/test_device.c", "tests/server/test_process.c", "tests/e2e/test_faults.c"],
     "server/net/drain.c": ["tests/server/test_front.c"],
     "server/main.c": ["tests/server/test_front.c"],
     # one operation each, through the service
