@@ -8,17 +8,28 @@
 
 enum { MIN_POOL_BYTES = 4 << 20, MIN_STAGING_BYTES = 4 << 20, GRACE_MAX_MS = 3600000 };
 
+/* As kvarnctl takes them: tcp://HOST:PORT is tcp:HOST:PORT, unix:///PATH is unix:/PATH. */
 static bool set_listen(struct kvd_config *config, const char *value, const char **why)
 {
+    bool tcp = strncmp(value, "tcp:", 4) == 0, local = strncmp(value, "unix:", 5) == 0;
+    const char *rest = value + (tcp ? 4 : local ? 5 : 0);
+
     if (config->listen_count == KVD_LISTENERS_MAX) {
         *why = "more than 8 addresses";
         return false;
     }
-    if (strncmp(value, "unix:/", 6) != 0 && strncmp(value, "tcp:", 4) != 0) {
+    if (!tcp && !local) {
         *why = "an address is unix:/PATH or tcp:HOST:PORT";
         return false;
     }
-    snprintf(config->listen[config->listen_count], sizeof config->listen[0], "%s", value);
+    if (strncmp(rest, "//", 2) == 0)
+        rest += 2;
+    if (local && *rest != '/') {
+        *why = "the path must be absolute: unix:/PATH, as unix:/run/kvarnd/kvarnd.sock";
+        return false;
+    }
+    snprintf(config->listen[config->listen_count], sizeof config->listen[0], "%s%.*s",
+             tcp ? "tcp:" : "unix:", KVD_CONFIG_TEXT_MAX - 6, rest);
     config->listen_count++;
     return true;
 }

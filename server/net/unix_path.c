@@ -15,6 +15,22 @@
 
 enum { LOCK_TRIES = 8 };
 
+static kvarn_status too_open(const char *directory, const char *name, mode_t mode, char *why,
+                             size_t room)
+{
+    int used = snprintf(why, room, "others may write to the directory %s (mode %04o); ", directory,
+                        (unsigned)mode & 07777u);
+
+    if (used < 0 || (size_t)used >= room)
+        return KVARN_DENIED;
+    if ((mode & (S_ISVTX | S_IWOTH)) != 0) /* a shared one, as /tmp */
+        snprintf(why + used, room - (size_t)used,
+                 "use a folder of its own, such as unix:%s/kvarn/%s", directory, name);
+    else
+        snprintf(why + used, room - (size_t)used, "mend it: chmod go-w %s", directory);
+    return KVARN_DENIED;
+}
+
 static kvarn_status check_directory(const char *path, uid_t own_uid, char *why, size_t room)
 {
     char directory[108];
@@ -23,7 +39,8 @@ static kvarn_status check_directory(const char *path, uid_t own_uid, char *why, 
 
     snprintf(directory, sizeof directory, "%.*s", slash == path ? 1 : (int)(slash - path), path);
     if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
-        snprintf(why, room, "cannot make the directory %s: %s", directory, strerror(errno));
+        snprintf(why, room, "cannot make the directory %s: %s; use --listen or set XDG_RUNTIME_DIR",
+                 directory, strerror(errno));
         return KVARN_DENIED;
     }
     if (lstat(directory, &is) != 0 || !S_ISDIR(is.st_mode)) {
@@ -31,16 +48,14 @@ static kvarn_status check_directory(const char *path, uid_t own_uid, char *why, 
         return KVARN_DENIED;
     }
     if (is.st_uid != own_uid) {
-        snprintf(why, room, "the directory %s belongs to uid %lu, not to the daemon's uid %lu",
-                 directory, (unsigned long)is.st_uid, (unsigned long)own_uid);
-        return KVARN_DENIED;
-    }
-    if ((is.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         snprintf(why, room,
-                 "others may write to the directory %s (mode %04o); mend it: chmod go-w %s",
-                 directory, (unsigned)is.st_mode & 07777u, directory);
+                 "the directory %s belongs to uid %lu, not to the daemon's uid %lu; use a folder "
+                 "of its own, such as unix:%s/kvarn/%s",
+                 directory, (unsigned long)is.st_uid, (unsigned long)own_uid, directory, slash + 1);
         return KVARN_DENIED;
     }
+    if ((is.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return too_open(directory, slash + 1, is.st_mode, why, room);
     return KVARN_OK;
 }
 

@@ -58,7 +58,9 @@ static void values_that_are_wrong(void **state)
         {"quiet", "yes", "true or false"},
         {"worker", "", "is empty"},
         {"listen", "kvarnd.sock", "unix:/PATH or tcp:HOST:PORT"},
-        {"listen", "unix:@name", "unix:/PATH or tcp:HOST:PORT"},
+        {"listen", "unix:@name", "must be absolute"},
+        {"listen", "unix:rel.sock", "must be absolute"},
+        {"listen", "unix://rel.sock", "must be absolute"},
         {"listen", "tcp", "unix:/PATH or tcp:HOST:PORT"},
     };
 
@@ -125,6 +127,21 @@ static void addresses_collect_within_a_rank(void **state)
     assert_int_equal(config.listen_count, KVD_LISTENERS_MAX);
 }
 
+static void addresses_with_slashes_are_the_same(void **state)
+{
+    static const char *const same[][2] = {{"tcp://127.0.0.1:17099", "tcp:127.0.0.1:17099"},
+                                          {"tcp://[::1]:1", "tcp:[::1]:1"},
+                                          {"unix:///run/k.sock", "unix:/run/k.sock"},
+                                          {"unix:/run/k.sock", "unix:/run/k.sock"}};
+    struct kvd_config config = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        assert_int_equal(set(&config, "listen", same[i][0]), KVARN_OK);
+        assert_string_equal(config.listen[i], same[i][1]);
+    }
+}
+
 static void long_values_are_refused_whole(void **state)
 {
     struct kvd_config config = {0};
@@ -155,6 +172,7 @@ int main(void)
         cmocka_unit_test(values_that_are_wrong),
         cmocka_unit_test(bounds_are_allowed),
         cmocka_unit_test(addresses_collect_within_a_rank),
+        cmocka_unit_test(addresses_with_slashes_are_the_same),
         cmocka_unit_test(long_values_are_refused_whole),
         cmocka_unit_test(keys_are_found_by_name),
     };

@@ -179,8 +179,10 @@ static void unsafe_directories_are_refused(void **state)
     refuses(path, geteuid(), KVARN_DENIED, "chmod go-w");
     assert_int_equal(chmod(directory, 0702), 0);
     refuses(path, geteuid(), KVARN_DENIED, "mode 0702");
+    refuses(path, geteuid(), KVARN_DENIED, "use a folder of its own, such as unix:");
     assert_int_equal(chmod(directory, 0755), 0);
-    refuses("/tmp/kvarnd-test.sock", geteuid(), KVARN_DENIED, "/tmp");
+    refuses("/tmp/kvarnd-test.sock", geteuid(), KVARN_DENIED,
+            "such as unix:/tmp/kvarn/kvarnd-test.sock");
     refuses(path, 12345, KVARN_DENIED, "not to the daemon's uid 12345");
     snprintf(link, sizeof link, "%s/link", directory);
     assert_int_equal(symlink(directory, link), 0);
