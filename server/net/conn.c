@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -94,6 +95,32 @@ uint32_t kvd_conns_count(const struct kvd_conns *conns)
 uint32_t kvd_conns_open_requests(const struct kvd_conns *conns)
 {
     return conns->slots_used;
+}
+
+static bool frame_begun(const struct kvd_conn *conn)
+{
+    const struct kvw_reader *reader = &conn->reader;
+    int waiting = 0;
+
+    if (conn->in_flight > 0 || conn->out_head != NULL)
+        return true;
+    if (conn->state != KVD_CONN_OPEN)
+        return false;
+    if (conn->held || conn->in_end > conn->in_begin || reader->state != KVW_READ_HEADER ||
+        reader->head_fill > 0)
+        return true;
+    return ioctl(conn->fd, FIONREAD, &waiting) == 0 && waiting > 0;
+}
+
+bool kvd_conns_quiet(struct kvd_conns *conns)
+{
+    bool quiet = conns->slots_used == 0;
+
+    for (struct kvd_conn *conn = conns->first; conn != NULL; conn = conn->next) {
+        conn->emptied = conn->emptied || !frame_begun(conn);
+        quiet = quiet && conn->emptied;
+    }
+    return quiet;
 }
 
 uint64_t kvd_conns_now(const struct kvd_conns *conns)

@@ -89,6 +89,7 @@ struct kvd_conn {
     bool hello;    /* HELLO was seen and not refused */
     bool started;  /* a first frame was complete */
     bool held;     /* the header in reader waits for room */
+    bool emptied;  /* kvd_conns_quiet saw it between frames */
 
     /* in */
     struct kvw_reader reader;
@@ -152,6 +153,10 @@ void kvd_conns_tick(struct kvd_conns *conns);
 uint32_t kvd_conns_count(const struct kvd_conns *conns);
 /* Requests that are not yet answered and sent. */
 uint32_t kvd_conns_open_requests(const struct kvd_conns *conns);
+/* For the end: no request is open and no connection has a frame begun, in its buffers or in the
+ * socket. One that was between frames once is not waited for again: what it sends later came after
+ * the end began. */
+bool kvd_conns_quiet(struct kvd_conns *conns);
 
 /* ---- between conn.c, conn_read.c, conn_write.c and conn_time.c */
 

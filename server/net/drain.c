@@ -63,7 +63,7 @@ static void on_look(void *context)
 
     if (drain->options.with_last && kvd_conns_count(drain->options.conns) == 0)
         kvd_drain_begin(drain, 0);
-    if (!drain->begun || kvd_conns_open_requests(drain->options.conns) > 0)
+    if (!drain->begun || !kvd_conns_quiet(drain->options.conns))
         return;
     kvd_conns_end(drain->options.conns);
     kvd_loop_stop(drain->options.loop);

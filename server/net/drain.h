@@ -1,5 +1,6 @@
 /* The orderly end of the front: listeners close, new work is answered DRAINING, what is in flight
- * finishes within the grace time, then the loop stops.
+ * finishes and what is still arriving is read to its end and answered, within the grace time; then
+ * the loop stops.
  *
  * Asked for by a client's DRAIN, by SIGTERM or SIGINT, or by the end of the one connection of a
  * private daemon. A second signal ends the process at once. One per process, loop thread. */

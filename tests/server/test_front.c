@@ -197,6 +197,38 @@ static void what_is_in_flight_finishes(void **state)
     close(fd);
 }
 
+/* Half a header or half a payload when the signal comes: the rest is read and answered. */
+static void what_is_arriving_is_answered(void **state)
+{
+    struct daemon *daemon = *state;
+    uint8_t frame[KVW_HEADER_BYTES + 1000] = {0};
+    const size_t parts[] = {1, KVW_HEADER_BYTES / 2, KVW_HEADER_BYTES, KVW_HEADER_BYTES + 500};
+
+    kvw_header_pack(
+        frame,
+        &(struct kvw_header){.version = 1, .op = KVW_PING, .request_id = 3, .payload_bytes = 1000});
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        int fd, idle;
+
+        start(daemon, (const char *[]){"--listen", daemon->listen, NULL}, -1);
+        await(daemon, "event=listening");
+        idle = greet(daemon);
+        fd = greet(daemon);
+        assert_int_equal(send(fd, frame, parts[i], MSG_NOSIGNAL), parts[i]);
+        kill(daemon->pid, SIGTERM);
+        await(daemon, "event=draining");
+        usleep(30000);
+        assert_int_equal(send(fd, frame + parts[i], sizeof frame - parts[i], MSG_NOSIGNAL),
+                         sizeof frame - parts[i]);
+        assert_int_equal(answer(fd), 3);
+        assert_int_equal(answer(fd), 0);
+        assert_int_equal(answer(idle), 0);
+        assert_int_equal(ended(daemon), 0);
+        close(idle);
+        close(fd);
+    }
+}
+
 static void the_grace_ends(void **state)
 {
     struct daemon *daemon = *state;
@@ -286,11 +318,9 @@ static void mistakes_have_exit_codes(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        TEST(serves_and_ends_on_sigterm),
-        TEST(what_is_in_flight_finishes),
-        TEST(the_grace_ends),
-        TEST(a_second_signal_ends_at_once),
-        TEST(an_inherited_socket_ends_with_its_client),
+        TEST(serves_and_ends_on_sigterm),   TEST(what_is_in_flight_finishes),
+        TEST(what_is_arriving_is_answered), TEST(the_grace_ends),
+        TEST(a_second_signal_ends_at_once), TEST(an_inherited_socket_ends_with_its_client),
         TEST(mistakes_have_exit_codes),
     };
 
