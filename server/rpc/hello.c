@@ -1,7 +1,7 @@
-/* HELLO, PING, DRAIN: control of the connection and the daemon. */
+/* HELLO: the version both speak, and what the daemon is. */
 #include "server/rpc/work.h"
 
-static kvarn_status hello_begin(struct kvd_work *work, const uint8_t *metadata)
+static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
     const char *why = "";
     kvarn_status status = kvw_hello_decode(&work->args.hello, metadata,
@@ -10,7 +10,7 @@ static kvarn_status hello_begin(struct kvd_work *work, const uint8_t *metadata)
     return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
 }
 
-static void hello_run(struct kvd_work *work)
+static void run(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
     const struct kvw_hello *hello = &work->args.hello;
@@ -42,51 +42,4 @@ static void hello_run(struct kvd_work *work)
     kvd_work_send(work, kvw_hello_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-const struct kvd_operation kvd_operation_hello = {hello_begin, hello_run, true, NULL};
-
-static kvarn_status ping_begin(struct kvd_work *work, const uint8_t *metadata)
-{
-    const char *why = "";
-    kvarn_status status = kvw_ping_decode(&work->args.ping, metadata,
-                                          work->request.header.metadata_bytes, &work->arena, &why);
-
-    return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
-}
-
-static void ping_run(struct kvd_work *work)
-{
-    struct kvw_ping_reply reply = {.result = kvd_work_result(work), .echo = work->args.ping.echo};
-
-    kvd_work_send(work, kvw_ping_reply_encode(work->meta, sizeof work->meta, &reply));
-}
-
-const struct kvd_operation kvd_operation_ping = {ping_begin, ping_run, true, NULL};
-
-static kvarn_status drain_begin(struct kvd_work *work, const uint8_t *metadata)
-{
-    const char *why = "";
-    kvarn_status status = kvw_drain_decode(&work->args.drain, metadata,
-                                           work->request.header.metadata_bytes, &work->arena, &why);
-
-    if (status != KVARN_OK)
-        return kvd_work_fail(work, status, "metadata: %s", why);
-    if (!work->request.same_uid)
-        return kvd_work_fail(work, KVARN_DENIED,
-                             "only a client of the daemon's own user may drain it");
-    if (!kvd_work_service(work)->options.drain)
-        return kvd_work_fail(work, KVARN_UNSUPPORTED, "this daemon cannot be drained by a client");
-    return KVARN_OK;
-}
-
-static void drain_run(struct kvd_work *work)
-{
-    struct kvd_service *service = kvd_work_service(work);
-    struct kvw_result result = kvd_work_result(work);
-    uint32_t grace_ms = work->args.drain.grace_ms;
-
-    kvd_service_drain(service);
-    kvd_work_send(work, kvw_result_encode(work->meta, sizeof work->meta, &result));
-    service->options.drain(service->options.context, grace_ms);
-}
-
-const struct kvd_operation kvd_operation_drain = {drain_begin, drain_run, true, NULL};
+const struct kvd_operation kvd_operation_hello = {begin, run, true, NULL};

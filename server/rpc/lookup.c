@@ -1,8 +1,8 @@
-/* LOOKUP and RELEASE: which keys are stored, and a lease on the longest run of them. */
+/* LOOKUP: which keys are stored, and a lease on the longest run of them. */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
 
-static kvarn_status lookup_begin(struct kvd_work *work, const uint8_t *metadata)
+static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
     kvarn_status status = kvd_items_begin(work, metadata, 0, KVARN_KEY_BYTES, true);
 
@@ -39,7 +39,7 @@ static kvarn_status lease(struct kvd_work *work, struct kvw_blocks_reply *reply,
     return KVARN_OK;
 }
 
-static void lookup_run(struct kvd_work *work)
+static void run(struct kvd_work *work)
 {
     uint32_t count = work->args.blocks.block_count;
     struct kvw_blocks_reply reply = {.block_count = count};
@@ -69,41 +69,10 @@ static void lookup_run(struct kvd_work *work)
     kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
 }
 
-static void lookup_undo(struct kvd_work *work)
+static void undo(struct kvd_work *work)
 {
     if (work->lease)
         kvd_lease_release(&kvd_work_service(work)->leases, work->request.conn_id, work->lease);
 }
 
-const struct kvd_operation kvd_operation_lookup = {lookup_begin, lookup_run, false, lookup_undo};
-
-static kvarn_status release_begin(struct kvd_work *work, const uint8_t *metadata)
-{
-    const char *why = "";
-    kvarn_status status = kvw_release_decode(
-        &work->args.release, metadata, work->request.header.metadata_bytes, &work->arena, &why);
-
-    return status == KVARN_OK ? status : kvd_work_fail(work, status, "metadata: %s", why);
-}
-
-static void release_run(struct kvd_work *work)
-{
-    struct kvd_service *service = kvd_work_service(work);
-    struct kvw_blocks_reply reply = {.block_count = 0};
-    kvarn_status status;
-
-    /* So that the answer does not hang on when the clock last ticked. */
-    kvd_leases_expire(&service->leases, kvd_service_now(service));
-    status = kvd_lease_release(&service->leases, work->request.conn_id, work->args.release.lease);
-    if (status != KVARN_OK) {
-        kvd_work_refuse(work, status, "the lease %s",
-                        status == KVARN_NOT_FOUND ? "is not known on this connection"
-                        : status == KVARN_STALE   ? "was released before"
-                                                  : "ran out; look the keys up again");
-        return;
-    }
-    reply.result = kvd_work_result(work);
-    kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
-}
-
-const struct kvd_operation kvd_operation_release = {release_begin, release_run, true, NULL};
+const struct kvd_operation kvd_operation_lookup = {begin, run, false, undo};
