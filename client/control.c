@@ -1,4 +1,4 @@
-/* PING, STATS, LIST, DRAIN and OPEN_SPACE: answers that are metadata alone. */
+/* PING, STATS, LIST and DRAIN: answers that are metadata alone. */
 #include "client/client_internal.h"
 
 #include <stdio.h>

@@ -79,7 +79,7 @@ void kvc_session_free(struct kvc_session *session);
 /* True when another call may start. */
 bool kvc_session_has_room(const struct kvc_session *session);
 /* Queues the call and keeps it until it is done or abandoned. RETRY when the table is full;
- * TOO_LARGE for the payload bound; the session's status when it is broken. */
+ * TOO_LARGE for the payload bound; PEER_LOST when the session is broken. */
 kvarn_status kvc_session_start(struct kvc_session *session, struct kvarn_call *call,
                                uint64_t deadline_ns, uint32_t deadline_us);
 /* The session forgets the call, which becomes CANCELLED, and touches none of its memory again. */

@@ -4,7 +4,8 @@
  * The producer fills entries with kvd_ring_push, which the consumer does not see, and shows all of
  * them at once with kvd_ring_publish. A consumer that finds the ring empty says so with
  * kvd_ring_sleep before it blocks on the doorbell (an eventfd); the producer rings only then, so a
- * busy pair makes no system call. Indexes come from the other process: a ring that a broken peer
+ * consumer at work costs it no system call (the front, which waits in its loop for other things
+ * too, counts as asleep always). Indexes come from the other process: a ring that a broken peer
  * wrote over is told by kvd_ring_count, never followed out of bounds. The producer's own place is
  * not in the ring, so a peer cannot move it. */
 #ifndef KVD_RING_H
