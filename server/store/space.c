@@ -70,6 +70,17 @@ static kvarn_status check_counts(const struct kvw_open_space *in, char *text, si
     return KVARN_OK;
 }
 
+/* What the kernels refuse, with the client's name and value of the field. */
+static void name_field(const struct kvw_open_space *in, const char *why, char *text, size_t room)
+{
+    if (strncmp(why, "head", 4) == 0)
+        snprintf(text, room, "head_dim = %u; %s", in->head_dim, why);
+    else if (strncmp(why, "dtype", 5) == 0)
+        snprintf(text, room, "dtype = %u; %s", in->dtype, why);
+    else
+        snprintf(text, room, "%s", why);
+}
+
 /* Fills in shape and sizes of *space. */
 static kvarn_status check_shape(struct kvd_space *space, const struct kvw_open_space *in,
                                 uint64_t pool_bytes, char *text, size_t room)
@@ -80,23 +91,23 @@ static kvarn_status check_shape(struct kvd_space *space, const struct kvw_open_s
     const char *why = "";
     kvarn_status status;
 
-    if (iterations > KVARN_MAX_ITERATIONS || in->head_dim > UINT16_MAX || in->dtype > UINT8_MAX) {
-        snprintf(text, room, "iterations = %u (at most %d), head_dim = %u, dtype = %u do not fit",
-                 iterations, KVARN_MAX_ITERATIONS, in->head_dim, in->dtype);
+    if (iterations > KVARN_MAX_ITERATIONS) {
+        snprintf(text, room, "iterations = %u; must be at most %d", iterations,
+                 KVARN_MAX_ITERATIONS);
         return KVARN_INVALID_SHAPE;
     }
-    space->shape = (struct kvk_shape){.dim = (uint16_t)in->head_dim,
+    space->shape = (struct kvk_shape){.dim = in->head_dim > UINT16_MAX ? 0 : (uint16_t)in->head_dim,
                                       .group = preset->group,
                                       .bits_k = preset->bits_k,
                                       .bits_v = preset->bits_v,
-                                      .dtype = (uint8_t)in->dtype,
+                                      .dtype = in->dtype > UINT8_MAX ? 0 : (uint8_t)in->dtype,
                                       .balance = preset->balance,
                                       .range = preset->range,
                                       .v_rotated = in->v_rotated,
                                       .iterations = (uint16_t)iterations};
     status = kvk_shape_check(&space->shape, &why);
     if (status != KVARN_OK) {
-        snprintf(text, room, "%s (head_dim = %u, dtype = %u)", why, in->head_dim, in->dtype);
+        name_field(in, why, text, room);
         return status;
     }
     if (space->sink_tokens % preset->group || space->sink_tokens > KVD_SINK_MAX) {
@@ -243,14 +254,18 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
     return KVARN_OK;
 }
 
-struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle)
+struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle)
 {
     uint32_t slot = (uint32_t)handle - 1;
 
-    if (slot >= KVD_SPACES_MAX)
-        return NULL;
-    if (!spaces->slots[slot].used || spaces->slots[slot].handle != handle ||
-        spaces->slots[slot].tenant != tenant)
+    if (slot >= KVD_SPACES_MAX || !spaces->slots[slot].used || spaces->slots[slot].handle != handle)
         return NULL;
     return &spaces->slots[slot];
+}
+
+struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle)
+{
+    struct kvd_space *space = kvd_space_find_any(spaces, handle);
+
+    return space && space->tenant == tenant ? space : NULL;
 }

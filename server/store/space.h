@@ -63,6 +63,8 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
 
 /* NULL when the handle names nothing of this tenant. */
 struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle);
+/* Of any tenant: for the daemon's own user, who sees them all in LIST. */
+struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle);
 
 static inline uint32_t kvd_space_list(const struct kvd_space *space, uint32_t kind)
 {
