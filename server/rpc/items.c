@@ -20,6 +20,8 @@ kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uin
         return kvd_work_fail(work, status, "metadata: %s", why);
     work->space =
         kvd_space_find(&kvd_work_service(work)->spaces, work->request.tenant, args->space);
+    if (!work->space && header->op == KVW_VERIFY && args->all && work->request.same_uid)
+        work->space = kvd_space_find_any(&kvd_work_service(work)->spaces, args->space);
     if (!work->space)
         return kvd_work_fail(work, KVARN_NOT_FOUND,
                              "no such space; open it on this connection first");

@@ -2,7 +2,8 @@
  * once and is not served any more, not even to sequences that hold it.
  *
  * `all` walks the descriptors of the space in steps, so that neither the job nor the references
- * grow with the pool; its reply has no table. */
+ * grow with the pool; its reply has no table. The daemon's own user may walk any tenant's space:
+ * nothing but counts leaves it. */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
 
