@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "server/core/log.h"
+
 enum { RETRY_AFTER_US = 100000 };
 
 static void turn_end(void *context);
@@ -65,7 +67,7 @@ void kvd_conns_end(struct kvd_conns *conns)
 {
     conns->ended = true;
     while (conns->first != NULL)
-        kvd_conn_gone(conns->first);
+        kvd_conn_gone(conns->first, "the daemon ends");
 }
 
 void kvd_conns_close(struct kvd_conns **conns)
@@ -192,7 +194,7 @@ static void pump(struct kvd_conn *conn, bool readable)
     }
     conn->pumping = false;
     if (conn->state == KVD_CONN_CLOSING && conn->out_head == NULL)
-        kvd_conn_gone(conn);
+        kvd_conn_gone(conn, "cut off after its last answer");
     if (conn->state == KVD_CONN_GONE)
         return;
     watch_again(conn);
@@ -206,7 +208,7 @@ static void on_event(void *context, unsigned events)
 
     /* Held back or on its way out, and the client left: nobody reads the answers. */
     if ((events & KVD_HANGUP) != 0 && !reading) {
-        kvd_conn_gone(conn);
+        kvd_conn_gone(conn, "the client left before its answers");
         return;
     }
     pump(conn, reading && (events & (KVD_READABLE | KVD_HANGUP)) != 0);
@@ -238,6 +240,9 @@ kvarn_status kvd_conns_adopt(struct kvd_conns *conns, int fd, const struct kvd_i
     }
     link_last(conn);
     conns->count++;
+    kvd_log(KVD_LOG_DEBUG, "connected", kvd_number("conn", (int64_t)conn->id),
+            kvd_text("transport", identity->local ? "unix" : "tcp"),
+            kvd_number("tenant", identity->tenant));
     kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS, 1);
     kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS_TOTAL, 1);
     watch_again(conn);
@@ -255,15 +260,24 @@ void kvd_conns_turn_away(struct kvd_conns *conns, int fd, const char *text)
     (void)send(fd, frame, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     close(fd);
     kvd_metrics_add(conns->options.metrics, KVD_METRIC_CONNECTIONS_REFUSED, 1);
+    kvd_log(KVD_LOG_WARN, "turned_away", kvd_text("why", text));
 }
 
-void kvd_conn_gone(struct kvd_conn *conn)
+void kvd_conn_cut(const struct kvd_conn *conn, enum kvd_metric cause, const char *why)
+{
+    kvd_metrics_add(conn->conns->options.metrics, cause, 1);
+    kvd_log(KVD_LOG_INFO, "cut_off", kvd_number("conn", (int64_t)conn->id), kvd_text("why", why));
+}
+
+void kvd_conn_gone(struct kvd_conn *conn, const char *why)
 {
     struct kvd_conns *conns = conn->conns;
 
     if (conn->state == KVD_CONN_GONE)
         return;
     conn->state = KVD_CONN_GONE;
+    kvd_log(KVD_LOG_DEBUG, "disconnected", kvd_number("conn", (int64_t)conn->id),
+            kvd_text("why", why), kvd_number("requests", (int64_t)conn->frames));
     conn->current = NULL;
     conn->out_head = conn->out_tail = NULL;
     kvd_watch_close(&conn->watch);

@@ -166,7 +166,10 @@ void kvd_conns_ask_room(struct kvd_conns *conns);
 void kvd_conns_room_came(struct kvd_conns *conns);
 void kvd_conn_set_stall(struct kvd_conn *conn, enum kvd_stall stall);
 void kvd_conn_wake(struct kvd_conn *conn); /* pump it before the loop waits again */
-void kvd_conn_gone(struct kvd_conn *conn); /* detaches its requests, closes the socket */
+/* Detaches its requests, closes the socket. why: for the log, static text. */
+void kvd_conn_gone(struct kvd_conn *conn, const char *why);
+/* Counts and logs one that broke the rules or stood still; it ends next. */
+void kvd_conn_cut(const struct kvd_conn *conn, enum kvd_metric cause, const char *why);
 
 /* conn_time.c: timers for what the connection waits for now. */
 void kvd_conn_set_due(struct kvd_conn *conn);

@@ -163,15 +163,14 @@ static void on_frame_end(struct kvd_conn *conn)
 static void on_broken(struct kvd_conn *conn, kvarn_status status, const char *why)
 {
     const struct kvw_reader *reader = &conn->reader;
-    struct kvd_metrics *metrics = conn->conns->options.metrics;
 
     /* A stranger's first bytes: another protocol, which would not understand an answer either. */
     if (!conn->started && (reader->head_fill < 4 || memcmp(reader->head, "KVRN", 4) != 0)) {
-        kvd_metrics_add(metrics, KVD_METRIC_CUT_FOREIGN, 1);
-        kvd_conn_gone(conn);
+        kvd_conn_cut(conn, KVD_METRIC_CUT_FOREIGN, "its first bytes are another protocol's");
+        kvd_conn_gone(conn, "another protocol");
         return;
     }
-    kvd_metrics_add(metrics, KVD_METRIC_CUT_BROKEN, 1);
+    kvd_conn_cut(conn, KVD_METRIC_CUT_BROKEN, why);
     kvd_conn_refuse(conn, status, why);
 }
 
@@ -308,11 +307,11 @@ static bool receive(struct kvd_conn *conn)
     if (got < 0 && errno == EAGAIN)
         return false;
     if (got <= 0) {
-        kvd_conn_gone(conn);
+        kvd_conn_gone(conn, got == 0 ? "the client closed it" : "the connection broke");
         return false;
     }
     if (message.msg_controllen > 0 && close_passed(&message) > 0) {
-        kvd_metrics_add(metrics, KVD_METRIC_CUT_DESCRIPTOR, 1);
+        kvd_conn_cut(conn, KVD_METRIC_CUT_DESCRIPTOR, "it passed descriptors");
         kvd_conn_refuse(conn, KVARN_DENIED, "descriptors are not taken here; they were closed");
         return false;
     }

@@ -79,12 +79,10 @@ static void expire(struct kvd_slot *slot)
 
 static bool too_slow(struct kvd_conn *conn, uint64_t now)
 {
-    struct kvd_metrics *metrics = conn->conns->options.metrics;
-
     if (conn->read_due_ns != 0 && now >= conn->read_due_ns)
-        kvd_metrics_add(metrics, KVD_METRIC_CUT_READ_TIMEOUT, 1);
+        kvd_conn_cut(conn, KVD_METRIC_CUT_READ_TIMEOUT, "its request stood still");
     else if (conn->write_due_ns != 0 && now >= conn->write_due_ns)
-        kvd_metrics_add(metrics, KVD_METRIC_CUT_WRITE_TIMEOUT, 1);
+        kvd_conn_cut(conn, KVD_METRIC_CUT_WRITE_TIMEOUT, "it did not read its answers");
     else
         return false;
     return true;
@@ -104,7 +102,7 @@ void kvd_conns_tick(struct kvd_conns *conns)
     for (struct kvd_conn *conn = conns->first; conn != NULL; conn = next) {
         next = conn->next;
         if (too_slow(conn, now)) {
-            kvd_conn_gone(conn);
+            kvd_conn_gone(conn, "too slow");
             continue;
         }
         soonest(&least, conn->read_due_ns);

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "proto/codec.h"
+#include "server/core/log.h"
 
 /* ---- slots */
 
@@ -128,6 +129,34 @@ size_t kvd_result_frame(uint8_t *out, size_t room, const struct kvw_header *aske
     return KVW_HEADER_BYTES + bytes;
 }
 
+/* Digits of a key, as texts for the client have them, stay out of the log. */
+static void without_keys(char *out, size_t room, const char *text)
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t used = 0;
+
+    while (*text != '\0' && used + 1 < room) {
+        size_t run = strspn(text, digits);
+
+        text += run >= 16 ? run : 0;
+        out[used++] = run >= 16 ? '*' : *text++;
+    }
+    out[used] = '\0';
+}
+
+static void log_refusal(const struct kvd_slot *slot, kvarn_status status, const char *text)
+{
+    const char *op = kvw_op_name(slot->header.op);
+    char said[KVD_NOTE_BYTES];
+
+    if (kvarn_status_class_of(status) == KVARN_CLASS_SUCCESS)
+        return;
+    without_keys(said, sizeof said, text);
+    kvd_log(KVD_LOG_DEBUG, "refused", kvd_number("conn", (int64_t)slot->conn->id),
+            kvd_text("op", op != NULL ? op : "unknown"),
+            kvd_text("status", kvarn_status_name(status)), kvd_text("text", said));
+}
+
 static void queue(struct kvd_slot *slot, uint64_t bytes)
 {
     struct kvd_conn *conn = slot->conn;
@@ -151,6 +180,7 @@ void kvd_slot_note(struct kvd_slot *slot, kvarn_status status, const char *text)
     uint64_t now = kvd_conns_now(conns);
 
     assert(!slot->answered);
+    log_refusal(slot, status, text);
     slot->note = true;
     slot->note_bytes = (uint32_t)kvd_result_frame(slot->note_frame, sizeof slot->note_frame,
                                                   &slot->header, status, text, 0);
@@ -175,6 +205,7 @@ void kvd_slot_reply(struct kvd_request *request)
     if (slot->header.op == KVW_HELLO &&
         kvarn_status_class_of(request->status) != KVARN_CLASS_SUCCESS)
         slot->conn->hello = false;
+    log_refusal(slot, request->status, request->text);
     kvd_metrics_request(conns->options.metrics, slot->header.op,
                         kvd_conns_now(conns) - slot->arrived_ns);
     kvw_header_pack(slot->head, &(struct kvw_header){
@@ -325,7 +356,7 @@ void kvd_conn_flush(struct kvd_conn *conn)
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM))
             return;
         if (sent < 0) {
-            kvd_conn_gone(conn);
+            kvd_conn_gone(conn, "the client left before its answers");
             return;
         }
         kvd_metrics_add(conns->options.metrics, KVD_METRIC_BYTES_OUT, (uint64_t)sent);

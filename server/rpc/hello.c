@@ -1,4 +1,5 @@
 /* HELLO: the version both speak, and what the daemon is. */
+#include "server/core/log.h"
 #include "server/rpc/work.h"
 
 static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
@@ -38,6 +39,9 @@ static void run(struct kvd_work *work)
                         hello->version_max);
         return;
     }
+    kvd_log(KVD_LOG_DEBUG, "hello", kvd_number("conn", (int64_t)work->request.conn_id),
+            kvd_text("client", hello->client), kvd_text("tenant", reply.tenant),
+            kvd_number("version", reply.version));
     reply.result = kvd_work_result(work);
     kvd_work_send(work, kvw_hello_reply_encode(work->meta, sizeof work->meta, &reply));
 }

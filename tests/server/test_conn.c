@@ -1,6 +1,8 @@
 /* net/conn: who may speak, in which order, and what is left when a client goes. */
 #include "conn_rig.h"
 
+#include "server/core/log.h"
+
 static void foreign_protocols_are_closed_at_once(void **state)
 {
     struct rig *rig = *state;
@@ -14,6 +16,42 @@ static void foreign_protocols_are_closed_at_once(void **state)
         expect_end(rig, fd);
     }
     assert_true(metric(rig, KVD_METRIC_CUT_FOREIGN) == 5);
+}
+
+/* Who came, what was refused and why it ended, without the digits of a key. */
+static void the_log_tells_of_connections(void **state)
+{
+    struct rig *rig = *state;
+    static char log[65536];
+    ssize_t got;
+    int ends[2], fd;
+    uint8_t bytes[128];
+
+    assert_int_equal(pipe(ends), 0);
+    kvd_log_set_fd(ends[1]);
+    kvd_log_set_level(KVD_LOG_DEBUG);
+    fd = join(rig);
+    put(fd, bytes, ping_frame(bytes, 2));
+    expect(rig, fd, 2, KVARN_DENIED);
+    kvd_slot_note(kvd_slot_take(rig->conns->first, &(struct kvw_header){.op = KVW_LOOKUP}),
+                  KVARN_NOT_FOUND, "block 0 (key 0123456789abcdef...) is not stored");
+    close(fd);
+    settle(rig);
+    fd = join(rig);
+    put(fd, "GET / HTTP/1.1\r\n\r\n", 18);
+    expect_end(rig, fd);
+    kvd_log_set_fd(2);
+    kvd_log_set_level(KVD_LOG_INFO);
+    close(ends[1]);
+    got = read(ends[0], log, sizeof log - 1);
+    log[got > 0 ? got : 0] = '\0';
+    close(ends[0]);
+    assert_non_null(strstr(log, "level=debug event=connected conn=1 transport="));
+    assert_non_null(strstr(log, "event=refused conn=1 op=PING status=DENIED text=\"HELLO comes"));
+    assert_non_null(strstr(log, "block 0 (key *...) is not stored"));
+    assert_null(strstr(log, "0123456789"));
+    assert_non_null(strstr(log, "event=disconnected conn=1 why=\"the client "));
+    assert_non_null(strstr(log, "level=info event=cut_off conn=2 why=\"its first bytes"));
 }
 
 static void hello_comes_first(void **state)
@@ -128,6 +166,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(foreign_protocols_are_closed_at_once),
+        TEST(the_log_tells_of_connections),
         TEST(hello_comes_first),
         TEST(request_ids_are_checked),
         TEST(over_the_limit_is_told_to_retry),

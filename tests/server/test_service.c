@@ -6,6 +6,9 @@
 
 #include <cmocka.h>
 
+#include <unistd.h>
+
+#include "server/core/log.h"
 #include "support/rpc_rig.h"
 
 static struct rig_call *hello(struct rig *rig, uint32_t least, uint32_t most)
@@ -23,10 +26,23 @@ static void test_hello(void **state)
     struct rig_call *call;
     struct kvw_hello_reply reply;
     const char *why;
+    char log[512];
+    ssize_t got;
+    int ends[2];
 
     (void)state;
     rig_open(&rig, NULL);
+    assert_int_equal(pipe(ends), 0);
+    kvd_log_set_fd(ends[1]);
+    kvd_log_set_level(KVD_LOG_DEBUG);
     call = hello(&rig, 1, 9);
+    kvd_log_set_level(KVD_LOG_INFO);
+    kvd_log_set_fd(2);
+    close(ends[1]);
+    got = read(ends[0], log, sizeof log - 1);
+    close(ends[0]);
+    log[got > 0 ? got : 0] = '\0';
+    assert_non_null(strstr(log, "client=test tenant=default"));
     assert_int_equal(call->status, KVARN_OK);
     assert_int_equal(kvw_hello_reply_decode(&reply, call->meta, call->meta_bytes, &rig.arena, &why),
                      KVARN_OK);
