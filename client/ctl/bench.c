@@ -194,30 +194,109 @@ static int open_clients(struct ctl *ctl, const struct bench_work *work,
     return CTL_FINE;
 }
 
+/* Takes away what was stored, over a new connection when the first one is lost. */
+static void clean_up(struct ctl *ctl, struct bench_work *work, struct bench_client *first,
+                     bool again)
+{
+    struct bench_client fresh = {0};
+
+    if (kvarn_client_fd(first->client) >= 0) {
+        bench_work_remove(work, first, again);
+        return;
+    }
+    if (work->options->op == BENCH_PING || (ctl->address && strcmp(ctl->address, "spawn:") == 0))
+        return; /* nothing was stored, or it went with the private daemon */
+    if (ctl_open(ctl, &fresh.client) == KVARN_OK && bench_client_open(work, &fresh) == KVARN_OK)
+        bench_work_remove(work, &fresh, again);
+    else
+        fprintf(stderr,
+                "kvarnctl bench: the connection is lost and so what was stored for the measurement "
+                "stays in the daemon until it is evicted\n");
+    bench_client_close(&fresh);
+}
+
+/* What one metric says; 0 when the daemon does not show it to this client. */
+static double metric_of(kvarn_client *client, const char *name)
+{
+    static kvarn_metric metrics[256];
+    kvarn_stats_args args = KVARN_STATS_INIT;
+
+    args.metrics = metrics;
+    args.capacity = sizeof metrics / sizeof metrics[0];
+    if (kvarn_stats(client, &args) != KVARN_OK)
+        return 0;
+    for (size_t i = 0; i < args.count && i < args.capacity; i++)
+        if (strcmp(metrics[i].name, name) == 0)
+            return metrics[i].value;
+    return 0;
+}
+
+/* False, and a sentence, when the context is larger than the whole pool. */
+static bool fits(const struct bench_work *work, const struct bench_client *client)
+{
+    double needs = (double)bench_work_pool_bytes(work, client), has;
+
+    if (needs <= 0)
+        return true;
+    has = metric_of(client->client, "kvarn_pool_capacity_bytes");
+    if (has <= 0 || needs <= has)
+        return true;
+    fprintf(stderr,
+            "kvarnctl bench: the context needs %.1f MiB, the pool has %.1f MiB: a smaller "
+            "--context, fewer --layers or a larger pool\n",
+            needs / 0x1p20, has / 0x1p20);
+    return false;
+}
+
+static int store_failed(const struct bench_work *work, const struct bench_client *client,
+                        kvarn_status status)
+{
+    if (status == KVARN_CANCELLED && ctl_interrupted)
+        return CTL_INTERRUPTED;
+    if (status == KVARN_NO_SPACE)
+        fprintf(stderr,
+                "kvarnctl bench: storing the context: not every block found room; it needs %.1f "
+                "MiB of the pool: a smaller --context, or a larger pool (%s)\n",
+                (double)bench_work_pool_bytes(work, client) / 0x1p20, kvarn_status_name(status));
+    else
+        fprintf(stderr, "kvarnctl bench: storing the context: %s (%s)\n",
+                kvarn_client_error(client->client), kvarn_status_name(status));
+    return ctl_exit_of(status);
+}
+
+static int no_memory(void)
+{
+    fprintf(stderr, "kvarnctl bench: out of memory for these shapes\n");
+    return CTL_FAILED;
+}
+
 static int measure(struct ctl *ctl, struct bench_work *work, struct bench_client *clients,
                    struct bench_result *result)
 {
+    if (!fits(work, &clients[0]))
+        return CTL_FULL;
+    if (!bench_work_fill(work))
+        return no_memory();
+    ctl_catch_interrupt(); /* from here on something is stored */
     kvarn_status status = bench_work_store(work, &clients[0]);
-
     if (status != KVARN_OK) {
-        fprintf(stderr, "kvarnctl bench: storing the context: %s (%s)\n",
-                status == KVARN_NO_SPACE ? "not every block found room: a smaller --context, or a "
-                                           "larger pool"
-                                         : kvarn_client_error(clients[0].client),
-                kvarn_status_name(status));
-        bench_work_remove(work, &clients[0]);
-        return ctl_exit_of(status);
+        int code = store_failed(work, &clients[0], status);
+        clean_up(ctl, work, &clients[0], true);
+        return code;
     }
-    ctl_catch_interrupt();
     bench_run(work, clients, result);
-    bench_work_remove(work, &clients[0]);
+    clean_up(ctl, work, &clients[0], result->failed > 0);
+    if (result->done == 0 && result->failed == 0 && ctl_interrupted) {
+        fprintf(stderr, "kvarnctl bench: interrupted before the measurement had a result\n");
+        return CTL_INTERRUPTED;
+    }
     if (ctl->format == CTL_TABLE && (result->done > 0 || result->failed == 0))
         report_table(work, result);
     else if (ctl->format != CTL_TABLE)
         ctl_print_one(ctl->format, "bench", result_object(work, result));
     if (result->failed > 0) {
-        fprintf(stderr, "kvarnctl bench: %llu requests failed; the first: %s (%s)\n",
-                (unsigned long long)result->failed, result->failure,
+        fprintf(stderr, "kvarnctl bench: %llu request%s failed; the first: %s (%s)\n",
+                (unsigned long long)result->failed, result->failed == 1 ? "" : "s", result->failure,
                 kvarn_status_name(result->first_failure));
         return ctl_exit_of(result->first_failure);
     }
@@ -239,26 +318,34 @@ int ctl_bench(struct ctl *ctl, int argc, char **argv)
                                     .seed = 1};
     struct bench_work work = {0};
 
-    ctl_parse(ctl, flags, parse, &options,
-              "Measures one operation: throughput, and latency as the client sees it. What it "
-              "stores in the daemon it takes away again. --context is what one request stores, "
-              "gives back, looks up or reads."
-              "\v"
-              "Examples:\n"
-              "  kvarnctl bench --op ping --clients 4 --time 5\n"
-              "  kvarnctl bench --op attend --context 8192 --requests 2000 -o json\n"
-              "  kvarnctl -a spawn: bench --op compress --preset kvarn_k4v4_g128\n",
-              argc, argv);
+    ctl_parse(
+        ctl, flags, parse, &options,
+        "Measures one operation: throughput, and latency as the client sees it. Every --op but "
+        "ping stores blocks of random rows in the daemon's pool, beside what is there: a "
+        "pool without room evicts blocks of other clients for them. They are dropped at the "
+        "end, also after a failure or ^C; what was evicted does not come back. --context is "
+        "what one request stores, gives back, looks up or reads, rounded up to whole "
+        "blocks."
+        "\v"
+        "Examples:\n"
+        "  kvarnctl bench --op ping --clients 4 --time 5\n"
+        "  kvarnctl bench --op attend --context 8192 --requests 2000 -o json\n"
+        "  kvarnctl -a spawn: bench --op compress --preset kvarn_k4v4_g128\n",
+        argc, argv);
     if (options.requests == 0 && options.time_s <= 0)
         options.requests = 1000;
     struct bench_client *clients = calloc(options.clients, sizeof *clients);
-    int code = CTL_FAILED;
+    int code;
+    uint32_t group = kvarn_preset_find(options.preset)->group;
+    if (options.op != BENCH_PING && options.context % group != 0)
+        fprintf(stderr, "kvarnctl bench: --context %u is rounded up to %u: whole blocks of %u\n",
+                options.context, (options.context / group + 1) * group, group);
     if (clients && bench_work_make(&work, &options)) {
         code = open_clients(ctl, &work, clients);
         if (code == CTL_FINE)
             code = measure(ctl, &work, clients, &result);
     } else {
-        fprintf(stderr, "kvarnctl bench: out of memory for these shapes\n");
+        code = no_memory();
     }
     for (uint32_t i = 0; clients && i < options.clients; i++)
         bench_client_close(&clients[i]);

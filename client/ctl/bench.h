@@ -29,6 +29,7 @@ struct bench_options {
 struct bench_client {
     kvarn_client *client;
     uint64_t space, begin_ns;
+    uint64_t tile_bytes, exact_bytes; /* of one block in the pool */
     kvarn_call *call;
     kvarn_key *keys; /* [blocks]; fresh ones of COMPRESS and IMPORT */
     void *k, *v;     /* outputs */
@@ -62,10 +63,16 @@ struct bench_work {
 kvarn_status bench_client_open(const struct bench_work *work, struct bench_client *client);
 void bench_client_close(struct bench_client *client);
 
-/* Makes inputs; store puts the context into the daemon through `client`, remove takes all away. */
+/* Makes keys and sizes; fill makes the random rows, which a context that is too large never needs.
+ * False without memory. Then store puts the context into the daemon through `client` (CANCELLED
+ * when ^C came in between), remove takes all away that store and the requests put there. again:
+ * some requests got no answer and may be carried out later, so look more than once. */
 bool bench_work_make(struct bench_work *work, const struct bench_options *options);
+bool bench_work_fill(struct bench_work *work);
 kvarn_status bench_work_store(struct bench_work *work, struct bench_client *client);
-void bench_work_remove(struct bench_work *work, struct bench_client *client);
+void bench_work_remove(struct bench_work *work, struct bench_client *client, bool again);
+/* Bytes of the pool that the context takes (COMPRESS, IMPORT: one request's blocks). */
+uint64_t bench_work_pool_bytes(const struct bench_work *work, const struct bench_client *client);
 void bench_work_free(struct bench_work *work);
 kvarn_status bench_work_start(struct bench_work *work, struct bench_client *client);
 /* Of one request: payload bytes both ways, and tokens that it stores, gives back or reads. */

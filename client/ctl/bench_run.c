@@ -112,7 +112,8 @@ void bench_run(struct bench_work *work, struct bench_client *clients, struct ben
     if (!fds)
         return;
     loop(&run, fds);
-    if (result->failed > 0) { /* what fails while warming up will not get better */
+    /* What fails while warming up will not get better. */
+    if (result->failed > 0 || ctl_interrupted) {
         free(fds);
         return;
     }

@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { DROP_BATCH = 1024, STORE_BYTES_MAX = 8 << 20 };
+/* Cleaning up after requests without an answer: until this many looks in a row find nothing. */
+enum { DROP_MS = 10000, DROP_PAUSE_MS = 50, DROP_QUIET = 3, DROP_TRIES = 100 };
 
 /* ---- inputs */
 
@@ -61,7 +64,6 @@ static kvarn_key make_key(const struct bench_work *work, char kind, uint64_t num
 bool bench_work_make(struct bench_work *work, const struct bench_options *options)
 {
     const kvarn_preset *preset = kvarn_preset_find(options->preset);
-    uint64_t state = options->seed * 0x9e3779b97f4a7c15u + 1;
 
     *work = (struct bench_work){.options = options, .group = preset->group};
     work->blocks = (options->context + preset->group - 1) / preset->group;
@@ -71,13 +73,7 @@ bool bench_work_make(struct bench_work *work, const struct bench_options *option
     work->keys = calloc(work->blocks, sizeof *work->keys);
     work->kinds = calloc(work->blocks, sizeof *work->kinds);
     work->results = calloc(work->blocks, sizeof *work->results);
-    if (options->op != BENCH_PING) {
-        work->k = random_rows(work->rows_bytes, &state);
-        work->v = random_rows(work->rows_bytes, &state);
-        work->q = random_rows(work->q_bytes, &state);
-    }
-    if (!work->keys || !work->kinds || !work->results ||
-        (options->op != BENCH_PING && (!work->k || !work->v || !work->q)))
+    if (!work->keys || !work->kinds || !work->results)
         return false;
     for (uint32_t i = 0; i < work->blocks; i++) {
         work->keys[i] = make_key(work, 'c', i);
@@ -87,6 +83,18 @@ bool bench_work_make(struct bench_work *work, const struct bench_options *option
                              : KVARN_BLOCK_TILE;
     }
     return true;
+}
+
+bool bench_work_fill(struct bench_work *work)
+{
+    uint64_t state = work->options->seed * 0x9e3779b97f4a7c15u + 1;
+
+    if (work->options->op == BENCH_PING)
+        return true;
+    work->k = random_rows(work->rows_bytes, &state);
+    work->v = random_rows(work->rows_bytes, &state);
+    work->q = random_rows(work->q_bytes, &state);
+    return work->k && work->v && work->q;
 }
 
 void bench_work_free(struct bench_work *work)
@@ -119,6 +127,8 @@ kvarn_status bench_client_open(const struct bench_work *work, struct bench_clien
     if (status != KVARN_OK)
         return status;
     client->space = space.space;
+    client->tile_bytes = space.tile_block_bytes;
+    client->exact_bytes = space.exact_block_bytes;
     client->keys = calloc(work->blocks, sizeof *client->keys);
     if (options->op == BENCH_DECOMPRESS) {
         client->k = malloc(work->rows_bytes);
@@ -201,6 +211,8 @@ kvarn_status bench_work_store(struct bench_work *work, struct bench_client *clie
     uint32_t piece = block_bytes < STORE_BYTES_MAX ? (uint32_t)(STORE_BYTES_MAX / block_bytes) : 1;
     for (uint32_t first = 0; first < work->blocks; first += piece) {
         uint32_t count = work->blocks - first < piece ? work->blocks - first : piece;
+        if (ctl_interrupted)
+            return KVARN_CANCELLED;
         kvarn_status status = store_piece(work, client, first, count);
         if (status != KVARN_OK)
             return status;
@@ -208,26 +220,56 @@ kvarn_status bench_work_store(struct bench_work *work, struct bench_client *clie
     return op == BENCH_IMPORT ? export_context(work, client) : KVARN_OK;
 }
 
-void bench_work_remove(struct bench_work *work, struct bench_client *client)
+/* Drops what there is; gives how many blocks there were. */
+static size_t drop_all(struct bench_work *work, struct bench_client *client)
 {
     static kvarn_key keys[DROP_BATCH];
     kvarn_blocks_args args = KVARN_BLOCKS_INIT;
+    size_t dropped = 0;
 
+    args.deadline_ms = DROP_MS; /* a short --timeout is for the measurement */
     args.space = client->space;
     args.keys = work->keys;
     args.count = work->blocks;
-    if (work->options->op == BENCH_PING || kvarn_client_fd(client->client) < 0)
-        return;
-    if (work->options->op != BENCH_COMPRESS)
+    if (work->options->op != BENCH_COMPRESS) {
         kvarn_drop(client->client, &args);
+        dropped += args.matched;
+    }
     args.keys = keys;
     for (uint64_t first = 0; first < work->fresh; first += DROP_BATCH) {
         args.count = 0;
+        args.matched = 0;
         for (uint64_t i = first; i < work->fresh && args.count < DROP_BATCH; i++)
             keys[args.count++] = make_key(work, 'f', i);
         if (kvarn_drop(client->client, &args) == KVARN_PEER_LOST)
-            return;
+            return dropped;
+        dropped += args.matched;
     }
+    return dropped;
+}
+
+void bench_work_remove(struct bench_work *work, struct bench_client *client, bool again)
+{
+    const struct timespec pause = {.tv_nsec = DROP_PAUSE_MS * 1000000};
+
+    if (work->options->op == BENCH_PING || kvarn_client_fd(client->client) < 0)
+        return;
+    drop_all(work, client);
+    for (int quiet = 0, tries = 0; again && quiet < DROP_QUIET && tries < DROP_TRIES; tries++) {
+        nanosleep(&pause, NULL);
+        quiet = drop_all(work, client) == 0 ? quiet + 1 : 0;
+    }
+}
+
+uint64_t bench_work_pool_bytes(const struct bench_work *work, const struct bench_client *client)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; work->options->op != BENCH_PING && i < work->blocks; i++)
+        bytes += work->options->op != BENCH_COMPRESS && work->kinds[i] == KVARN_BLOCK_EXACT
+                     ? client->exact_bytes
+                     : client->tile_bytes;
+    return bytes;
 }
 
 /* ---- one request */

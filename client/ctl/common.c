@@ -32,8 +32,8 @@ double ctl_seconds(const struct argp_state *state, const char *name, const char 
     double value = strtod(text, &end);
 
     if (end == text || (*end && strcmp(end, "s") != 0) || !(value > 0 && value <= TIMEOUT_MAX_S))
-        argp_error(state, "%s: \"%s\" is not a number of seconds from 0 to %d", name, text,
-                   TIMEOUT_MAX_S);
+        argp_error(state, "%s: \"%s\" is not a number of seconds, more than 0 and at most %d", name,
+                   text, TIMEOUT_MAX_S);
     return value;
 }
 
@@ -159,7 +159,8 @@ int ctl_connect(struct ctl *ctl)
 
     if (status == KVARN_OK)
         return CTL_FINE;
-    ctl_fail(ctl, ctl->client, status);
+    /* The sentence says it all; the status would read as if there had been a connection. */
+    fprintf(stderr, "kvarnctl %s: %s\n", ctl->command, kvarn_client_error(ctl->client));
     /* What is wrong with the address itself is usage; all else means that no daemon answers. */
     return status == KVARN_INVALID_SHAPE || status == KVARN_TOO_LARGE ? CTL_USAGE
                                                                       : CTL_NO_CONNECTION;

@@ -100,6 +100,26 @@ static void print_csv_cell(const char *text)
     putchar('"');
 }
 
+static void print_csv_head(json_t *row)
+{
+    const char *key, *comma = "";
+    json_t *value;
+
+    json_object_foreach(row, key, value)
+    {
+        printf("%s%s", comma, key);
+        comma = ",";
+    }
+    putchar('\n');
+}
+
+void ctl_print_head(enum ctl_format format, json_t *example)
+{
+    if (format == CTL_CSV)
+        print_csv_head(example);
+    json_decref(example);
+}
+
 static void print_csv(const json_t *rows, int with_head)
 {
     char cell[CELL_BYTES];
@@ -110,15 +130,8 @@ static void print_csv(const json_t *rows, int with_head)
     json_array_foreach(rows, index, row)
     {
         const char *comma = "";
-        if (index == 0 && with_head) {
-            json_object_foreach(row, key, value)
-            {
-                printf("%s%s", comma, key);
-                comma = ",";
-            }
-            putchar('\n');
-            comma = "";
-        }
+        if (index == 0 && with_head)
+            print_csv_head(row);
         json_object_foreach(row, key, value)
         {
             fputs(comma, stdout);

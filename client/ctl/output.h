@@ -13,6 +13,9 @@ void ctl_print(enum ctl_format format, const char *name, json_t *rows);
 void ctl_print_one(enum ctl_format format, const char *name, json_t *object);
 /* A JSON document with the schema number; takes document. */
 void ctl_print_json(json_t *document);
+/* The head of a CSV that has no rows, from an object with the keys of one; nothing in other
+ * formats. Takes it. */
+void ctl_print_head(enum ctl_format format, json_t *example);
 /* The parts of a table or CSV that comes in pieces (stat -i). */
 void ctl_print_rows(enum ctl_format format, const json_t *rows, int with_head);
 

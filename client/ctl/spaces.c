@@ -54,6 +54,8 @@ int ctl_ls(struct ctl *ctl, int argc, char **argv)
         return code;
     if (count == 0 && ctl->format == CTL_TABLE)
         puts("no spaces");
+    else if (count == 0 && ctl->format == CTL_CSV)
+        ctl_print_head(ctl->format, ctl_space_row(&(kvarn_space_info){0}, ctl->format));
     else
         ctl_print(ctl->format, "spaces", ctl_space_rows(spaces, count, ctl->format));
     free(spaces);
@@ -79,13 +81,15 @@ int ctl_describe(struct ctl *ctl, int argc, char **argv)
     kvarn_server_info info;
     size_t count = 0;
 
-    ctl_parse(ctl, NULL, NULL, NULL,
-              "Shows what the daemon is: version, backend, bounds, spaces."
-              "\v"
-              "Examples:\n"
-              "  kvarnctl describe\n"
-              "  kvarnctl describe -o json | jq -r .daemon.backend\n",
-              argc, argv);
+    ctl_parse(
+        ctl, NULL, NULL, NULL,
+        "Shows what the daemon is: version, backend, bounds, spaces. CSV has the daemon alone; "
+        "kvarnctl ls -o csv has its spaces."
+        "\v"
+        "Examples:\n"
+        "  kvarnctl describe\n"
+        "  kvarnctl describe -o json | jq -r .daemon.backend\n",
+        argc, argv);
     int code = ctl_connect(ctl);
     if (code != CTL_FINE)
         return code;
@@ -100,7 +104,10 @@ int ctl_describe(struct ctl *ctl, int argc, char **argv)
         ctl_print_json(json_pack("{s:o, s:o}", "daemon", server, "spaces", rows));
         return CTL_FINE;
     }
-    ctl_print_one(ctl->format, "daemon", server); /* CSV: the daemon alone; ls has the spaces */
+    ctl_print_one(ctl->format, "daemon", server);
+    if (ctl->format == CTL_CSV && count > 0)
+        fprintf(stderr, "kvarnctl describe: %zu space%s: see kvarnctl ls -o csv\n", count,
+                count == 1 ? "" : "s");
     if (ctl->format == CTL_TABLE && count > 0) {
         putchar('\n');
         ctl_print_rows(ctl->format, rows, 1);
@@ -132,6 +139,13 @@ static error_t parse_verify(int key, char *text, struct argp_state *state)
     return 0;
 }
 
+static json_t *verify_row(const kvarn_space_info *space, size_t fine, const char *result)
+{
+    return json_pack("{s:I, s:s, s:I, s:I, s:s}", "space", (json_int_t)space->space, "model",
+                     space->model, "blocks", (json_int_t)(space->tile_blocks + space->exact_blocks),
+                     "fine", (json_int_t)fine, "result", result);
+}
+
 /* Appends a row; gives the exit code of this space. The operator's list shows the spaces of every
  * tenant, but only their own can verify them: such a space is reported and not counted, unless it
  * was asked for. */
@@ -147,12 +161,8 @@ static int verify_space(struct ctl *ctl, const kvarn_space_info *space, bool ask
         return ctl_fail(ctl, ctl->client, status);
     if (status == KVARN_CORRUPT)
         ctl_fail(ctl, ctl->client, status);
-    uint64_t blocks = space->tile_blocks + space->exact_blocks;
-    json_array_append_new(rows,
-                          json_pack("{s:I, s:s, s:I, s:I, s:s}", "space", (json_int_t)space->space,
-                                    "model", space->model, "blocks", (json_int_t)blocks, "fine",
-                                    (json_int_t)args.matched, "result",
-                                    skipped ? "NOT_YOURS" : kvarn_status_name(status)));
+    json_array_append_new(
+        rows, verify_row(space, args.matched, skipped ? "NOT_YOURS" : kvarn_status_name(status)));
     return skipped ? CTL_FINE : ctl_exit_of(status);
 }
 
@@ -195,6 +205,8 @@ int ctl_verify(struct ctl *ctl, int argc, char **argv)
         ctl_print(ctl->format, "spaces", rows);
     else
         json_decref(rows);
+    if (seen == 0 && ctl->format == CTL_CSV)
+        ctl_print_head(ctl->format, verify_row(&(kvarn_space_info){0}, 0, ""));
     if (seen == 0 && !options.one && ctl->format == CTL_TABLE)
         puts("no spaces");
     return code;

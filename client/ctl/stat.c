@@ -117,6 +117,23 @@ static json_t *rows_of(const struct reading *now, const struct reading *before, 
     return rows;
 }
 
+/* The daemon gives its own figures to its own user alone. */
+static bool daemon_wide(const struct reading *reading)
+{
+    return find(reading, "kvarn_pool_capacity_bytes") != NULL;
+}
+
+static const char hidden[] = "figures of the whole daemon (pool, requests, device) are shown to "
+                             "its own user on its Unix socket alone";
+
+static int no_match(const struct reading *reading, const char *match)
+{
+    fprintf(stderr,
+            "kvarnctl stat: no metric's name contains \"%s\"; kvarnctl stat lists them%s%s\n",
+            match, daemon_wide(reading) ? "" : "; ", daemon_wide(reading) ? "" : hidden);
+    return CTL_NOT_FOUND;
+}
+
 static void print_reading(const struct ctl *ctl, const struct reading *now, json_t *rows,
                           bool first, bool repeated)
 {
@@ -136,7 +153,8 @@ int ctl_stat(struct ctl *ctl, int argc, char **argv)
     struct stat_options options = {0};
 
     ctl_parse(ctl, stat_flags, parse_stat, &options,
-              "Shows the daemon's metrics. JSON is one document per reading; CSV has one row per "
+              "Shows the daemon's metrics; those of the whole daemon to its own user alone. JSON "
+              "is one document per reading; CSV has one row per "
               "reading and metric."
               "\v"
               "Examples:\n"
@@ -158,10 +176,15 @@ int ctl_stat(struct ctl *ctl, int argc, char **argv)
         kvarn_status status = read_metrics(ctl, now);
         if (status != KVARN_OK)
             return ctl_fail(ctl, ctl->client, status);
-        print_reading(
-            ctl, now,
-            rows_of(now, before, options.match, repeated && ctl->format != CTL_JSON, ctl->format),
-            i == 0, repeated);
+        json_t *rows =
+            rows_of(now, before, options.match, repeated && ctl->format != CTL_JSON, ctl->format);
+        if (options.match && json_array_size(rows) == 0) {
+            json_decref(rows);
+            return no_match(now, options.match);
+        }
+        print_reading(ctl, now, rows, i == 0, repeated);
+        if (i == 0 && !options.match && !daemon_wide(now))
+            fprintf(stderr, "kvarnctl stat: %s\n", hidden);
         if (i + 1 < options.count)
             ctl_sleep(options.interval_s);
     }

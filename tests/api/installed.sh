@@ -10,7 +10,7 @@ pc=$(dirname "$(find "$work/prefix" -name kvarn-client.pc)")
 export PKG_CONFIG_PATH="$pc"
 libdir=$(pkg-config --variable=libdir kvarn-client)
 flags() { pkg-config "$@" kvarn-client; }
-[ "$libdir" -ef "$pc/.." ] || { echo "libdir is $libdir, not the folder above $pc"; exit 1; }
+[ "$(cd "$libdir" && pwd)" = "$(cd "$pc/.." && pwd)" ] || { echo "libdir is $libdir, not the folder above $pc"; exit 1; }
 
 "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror $(flags --cflags) "$source/example.c" $(flags --libs) -o "$work/shared"
 LD_LIBRARY_PATH="$libdir" "$work/shared"

@@ -44,17 +44,22 @@ expect 2 ping surplus
 expect 2 bench --op nothing
 expect 2 -a nonsense ping
 errors 'use unix:'
+expect 2 -t 0 ping
+errors 'more than 0'
 expect 0 --help
 says 'Examples'
 expect 0 help bench
 says '--op attend'
+says 'evicts'
 expect 0 --version
 says kvarnctl
 expect 3 ping
 errors 'start kvarnd'
+! grep -q PEER_LOST "$work/err" || { echo "FAIL: no connection, and a status of one"; failed=1; }
 expect 3 -a tcp://127.0.0.1:1 describe
 
-"$kvarnd" --listen "unix:$work/s" --pool host:128MiB --log-level error &
+port=$(python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+"$kvarnd" --listen "unix:$work/s" --listen "tcp:127.0.0.1:$port" --pool host:128MiB --log-level error &
 daemon=$!
 for _ in $(seq 100); do
     "$ctl" ping -q 2>/dev/null && break
@@ -74,6 +79,12 @@ expect 0 describe -o json
 json "d['daemon']['protocol']==1 and d['spaces']==[]"
 expect 0 stat -m pool
 says 'kvarn_pool_capacity_bytes'
+expect 4 stat -m no_such_metric
+errors 'no metric'
+expect 0 -a "tcp://127.0.0.1:$port" stat
+errors 'its own user'
+expect 4 -a "tcp://127.0.0.1:$port" stat -m pool
+errors 'its own user'
 expect 0 stat -i 0.05 -c 2 -o csv
 says 'per_second'
 expect 0 stat -o json
@@ -82,6 +93,10 @@ expect 0 ls
 says 'no spaces'
 expect 0 ls -o json
 json "d['spaces']==[]"
+expect 0 ls -o csv
+says '^space,model,.*,fingerprint$'
+expect 0 verify -o csv
+says '^space,model,blocks,fine,result$'
 expect 0 verify
 expect 4 verify --space 5
 
@@ -94,10 +109,37 @@ done
 # shellcheck disable=SC2086
 expect 0 bench --op attend $shape
 says 'throughput'
+# shellcheck disable=SC2086
+expect 0 bench --op lookup $shape --context 200
+errors '200 is rounded up to 256'
 expect 1 bench --op compress --dim 100
 errors 'head_dim'
+expect 5 bench --op attend --context 262144
+errors 'the context needs .* MiB, the pool has 128.0 MiB'
+# empty: nothing of the measurements is left, one moment from now at the latest
+empty() {
+    expect 0 ls -o json
+    json "all(s['tile_blocks']==0 and s['exact_blocks']==0 for s in d['spaces'])"
+}
+empty
+expect 7 -t 0.001 bench --op compress --layers 8 --context 2048 --requests 5
+empty
+for op in compress attend; do # ^C while it runs, and while it warms up
+    for phase in "--time 100" "--warmup 100000000"; do
+        # shellcheck disable=SC2086
+        "$ctl" bench --op $op $shape --requests 100000000 $phase >"$work/out" 2>"$work/err" &
+        running=$!
+        sleep 0.5
+        kill -TERM $running
+        wait $running
+        [ $? -eq 130 ] || { echo "FAIL: an interrupted bench does not end with 130"; failed=1; }
+        empty
+    done
+done
 expect 0 ls -o csv
 says 'kvarnctl-bench'
+expect 0 describe -o csv
+errors 'kvarnctl ls -o csv'
 expect 0 ls -o json
 json "d['spaces'][0]['bytes']==0 and len(d['spaces'][0]['fingerprint'])==64"
 expect 0 verify -o json

@@ -128,7 +128,12 @@ static void an_empty_list_prints_nothing(void **state)
     begin();
     ctl_print(CTL_TABLE, "rows", json_array());
     ctl_print(CTL_CSV, "rows", json_array());
+    ctl_print_head(CTL_TABLE, json_pack("{s:i}", "a", 0));
+    ctl_print_head(CTL_JSON, json_pack("{s:i}", "a", 0));
     printed("");
+    begin();
+    ctl_print_head(CTL_CSV, json_pack("{s:i, s:s}", "a", 0, "b", "x"));
+    printed("a,b\n");
 }
 
 int main(void)
