@@ -9,7 +9,7 @@
 
 enum { DROP_BATCH = 1024, STORE_BYTES_MAX = 8 << 20 };
 /* Cleaning up after requests without an answer: until this many looks in a row find nothing. */
-enum { DROP_MS = 10000, DROP_PAUSE_MS = 50, DROP_QUIET = 3, DROP_TRIES = 100 };
+enum { DROP_MS = 10000, DROP_PAUSE_NS = 50000000, DROP_QUIET = 3, DROP_TRIES = 100 };
 
 /* ---- inputs */
 
@@ -250,7 +250,7 @@ static size_t drop_all(struct bench_work *work, struct bench_client *client)
 
 void bench_work_remove(struct bench_work *work, struct bench_client *client, bool again)
 {
-    const struct timespec pause = {.tv_nsec = DROP_PAUSE_MS * 1000000};
+    const struct timespec pause = {.tv_nsec = DROP_PAUSE_NS};
 
     if (work->options->op == BENCH_PING || kvarn_client_fd(client->client) < 0)
         return;

@@ -141,9 +141,11 @@ static error_t parse_verify(int key, char *text, struct argp_state *state)
 
 static json_t *verify_row(const kvarn_space_info *space, size_t fine, const char *result)
 {
+    uint64_t blocks = space->tile_blocks + space->exact_blocks;
+
     return json_pack("{s:I, s:s, s:I, s:I, s:s}", "space", (json_int_t)space->space, "model",
-                     space->model, "blocks", (json_int_t)(space->tile_blocks + space->exact_blocks),
-                     "fine", (json_int_t)fine, "result", result);
+                     space->model, "blocks", (json_int_t)blocks, "fine", (json_int_t)fine, "result",
+                     result);
 }
 
 /* Appends a row; gives the exit code of this space. The operator's list shows the spaces of every
