@@ -68,7 +68,12 @@ static const struct argp parser = {
     options, parse, NULL, "Runs kernels for kvarnd, which starts it. Not to be started by hand.",
     NULL,    NULL,  NULL};
 
-const char *argp_program_version = "kvarn-worker " KVARN_VERSION;
+/* argp's variable of that name is out of reach: our symbols are hidden. */
+static void print_version(FILE *out, struct argp_state *state)
+{
+    (void)state;
+    fprintf(out, "kvarn-worker %s (internal: kvarnd starts it)\n", KVARN_VERSION);
+}
 
 /* The front dies with us or before us, whatever kills it. The check of the parent covers a front
  * that died before the first call took effect. Signals of a terminal or a service manager go to the
@@ -87,6 +92,7 @@ int main(int argc, char **argv)
 {
     struct arguments arguments = {.worker = {.cpu_mask = ""}};
 
+    argp_program_version_hook = print_version;
     argp_parse(&parser, argc, argv, 0, NULL, &arguments);
     if (tie_to_parent(arguments.parent) != 0 || fcntl(KVD_LINK_CONTROL, F_GETFD) < 0) {
         fprintf(stderr, "kvarn-worker: started by kvarnd only\n");

@@ -168,9 +168,12 @@ static void serves_and_ends_on_sigterm(void **state)
     struct stat is;
     int fd;
 
+    setenv("KVARND_POL", "host:1GiB", 1);
     start(daemon, (const char *[]){"--listen", daemon->listen, NULL}, -1);
     await(daemon, "event=listening");
     await(daemon, daemon->listen);
+    await(daemon, "event=unknown_variable name=KVARND_POL");
+    unsetenv("KVARND_POL");
     fd = greet(daemon);
     kill(daemon->pid, SIGTERM);
     assert_int_equal(answer(fd), 0);
@@ -303,7 +306,10 @@ static void mistakes_have_exit_codes(void **state)
         assert_int_equal(ended(daemon), 2);
     }
     start(daemon, (const char *[]){"--socket-fd", "977", NULL}, -1);
-    assert_int_equal(ended(daemon), 1);
+    assert_int_equal(ended(daemon), 2);
+    start(daemon, (const char *[]){"--listen", "unix:/dev/null/k.sock", NULL}, -1);
+    await(daemon, "is not a directory");
+    assert_int_equal(ended(daemon), 2);
     start(daemon, (const char *[]){"--listen", daemon->listen, NULL}, -1);
     await(daemon, "event=listening");
     start(&other, (const char *[]){"--listen", daemon->listen, NULL}, -1);
