@@ -1,6 +1,7 @@
 /* kvarnd, the front process: opens everything in order, runs the loop, takes it down in reverse.
  *
- * SIGTERM and SIGINT drain (net/drain.h). Exit codes: 0 fine, 1 failed, 2 usage or configuration.
+ * SIGTERM and SIGINT drain (net/drain.h). Exit codes: 0 fine, 1 could not start, 2 usage or
+ * configuration.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -112,6 +113,15 @@ static uint64_t payload_max(const struct kvd_config *config)
     return half < KVD_PAYLOAD_MAX_BYTES ? half : KVD_PAYLOAD_MAX_BYTES;
 }
 
+/* What the device says, and what is wrong with the worker's file if that is it. */
+static bool device_failed(const struct kvd_config *config, const char *why)
+{
+    if (access(config->worker, X_OK) != 0)
+        fprintf(stderr, "kvarnd: the worker %s: %s; say where it is with --worker\n",
+                config->worker, strerror(errno));
+    return failed("device", why);
+}
+
 static bool open_service(struct front *front)
 {
     const struct kvd_config *config = &front->config;
@@ -128,7 +138,7 @@ static bool open_service(struct front *front)
                              },
                              &why);
     if (status != KVARN_OK)
-        return failed("device", why);
+        return device_failed(config, why);
     status = kvd_service_open(&front->service,
                               &(struct kvd_service_options){
                                   .device = front->device,
@@ -193,6 +203,8 @@ static bool open_listeners(struct front *front, int *code)
     if (front->config.socket_fd >= 0) {
         kvarn_status status = kvd_listener_inherit(front->config.socket_fd, &options, why);
 
+        if (status == KVARN_INVALID_SHAPE)
+            *code = EXIT_CONFIG;
         return status == KVARN_OK ? true : failed("--socket-fd", why);
     }
     for (uint32_t i = 0; i < front->config.listen_count; i++) {
@@ -208,19 +220,27 @@ static bool open_listeners(struct front *front, int *code)
     return true;
 }
 
+static void warn_of_strays(void)
+{
+    char name[64];
+    size_t at = 0;
+
+    while (kvd_config_stray(environ, &at, name))
+        kvd_log(KVD_LOG_WARN, "unknown_variable", kvd_text("name", name),
+                kvd_text("note", "not a variable of kvarnd; see --help"));
+}
+
 static void say_hello(const struct front *front)
 {
-    char pool[KVD_SIZE_TEXT_MAX], staging[KVD_SIZE_TEXT_MAX], backend[96];
+    char pool[KVD_SIZE_TEXT_MAX], staging[KVD_SIZE_TEXT_MAX];
 
     kvd_size_format(front->config.pool_bytes, pool);
     kvd_size_format(front->config.staging_bytes, staging);
     kvd_log(KVD_LOG_INFO, "started", kvd_text("version", KVARN_VERSION),
-            kvd_text("backend", kvd_device_backend(front->device)), kvd_text("pool", pool),
+            kvd_text("backend", kvd_device_backend(front->device)),
+            kvd_text("gpu", "no GPU backend in this build"), kvd_text("pool", pool),
             kvd_text("staging", staging), kvd_number("threads", front->config.threads),
             kvd_number("pid", getpid()));
-    snprintf(backend, sizeof backend, "no GPU backend in this build, using %s",
-             kvd_device_backend(front->device));
-    kvd_log(KVD_LOG_INFO, "backend", kvd_text("note", backend));
     for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
         if (front->listeners[i] != NULL)
             kvd_log(KVD_LOG_INFO, "listening",
@@ -308,6 +328,7 @@ int main(int argc, char **argv)
     kvd_log_set_level(front.config.quiet
                           ? KVD_LOG_WARN
                           : (enum kvd_log_level)kvd_log_level_find(front.config.log_level));
+    warn_of_strays();
     if (open_front(&front) && open_listeners(&front, &code)) {
         code = EXIT_SUCCESS;
         say_hello(&front);

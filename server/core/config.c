@@ -99,6 +99,24 @@ static kvarn_status take_env(struct kvd_config *config, char *why)
     return status;
 }
 
+bool kvd_config_stray(char *const *environment, size_t *at, char name[64])
+{
+    for (; environment[*at] != NULL; ++*at) {
+        unsigned key = 0;
+
+        snprintf(name, 64, "%.*s", (int)strcspn(environment[*at], "="), environment[*at]);
+        if (strncmp(name, "KVARND_", 7) != 0 || strcmp(name, "KVARND_CONFIG") == 0)
+            continue;
+        while (key < KVD_KEY_COUNT && strcmp(kvd_config_keys[key].env, name) != 0)
+            key++;
+        if (key == KVD_KEY_COUNT) {
+            ++*at;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- flags */
 
 enum { FLAG_CONFIG = 1000, FLAG_CHECK, FLAG_PRINT, FLAG_SOCKET_FD, FLAG_READY_FD, FLAG_KEY };
@@ -169,7 +187,14 @@ static const char about[] =
     "Examples:\n"
     "  kvarnd --pool host:16GiB\n"
     "  kvarnd --listen unix:/run/kvarnd/kvarnd.sock --listen tcp:127.0.0.1:7070\n"
-    "  kvarnd --config /etc/kvarnd.yaml --print-config";
+    "  kvarnd --config /etc/kvarnd.yaml --print-config\n"
+    "\n"
+    "SIGTERM, SIGINT and SIGHUP end it after the requests under way (--drain-grace); a second one "
+    "ends it at once.\n"
+    "\n"
+    "Exit codes: 0 ended in order; 1 could not start (address in use, worker failed, no memory) or "
+    "ended by a second signal; 2 usage or configuration (also a socket folder that is not "
+    "permitted).";
 
 static void read_flags(struct flags *flags, int argc, char **argv)
 {
@@ -258,8 +283,8 @@ void kvd_config_print(const struct kvd_config *config, FILE *out)
 {
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++) {
         if (key != KVD_KEY_LISTEN) {
-            fprintf(out, "%s: \"%s\"  # %s\n", kvd_config_keys[key].name, config->text[key],
-                    config->from[key]);
+            fprintf(out, "%s: \"%s\"  # %s%s\n", kvd_config_keys[key].name, config->text[key],
+                    key == KVD_KEY_DRAIN_GRACE ? "milliseconds; " : "", config->from[key]);
             continue;
         }
         fprintf(out, "listen:  # %s\n", config->from[key]);

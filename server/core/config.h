@@ -61,6 +61,10 @@ kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
 /* YAML that --config takes back, each value with its source. */
 void kvd_config_print(const struct kvd_config *config, FILE *out);
 
+/* The next name in environment (as environ) from *at on that begins with KVARND_ and is none of
+ * ours. False after the last. */
+bool kvd_config_stray(char *const *environment, size_t *at, char name[64]);
+
 /* ---- between config.c, config_file.c and config_values.c */
 
 #define KVD_DEFAULT_STAGING "256MiB"

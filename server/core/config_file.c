@@ -45,6 +45,17 @@ static kvarn_status take_scalar(const struct reading *it, enum kvd_key key, cons
     return kvd_config_set(it->config, key, scalar(node), KVD_RANK_FILE, place, it->why);
 }
 
+static kvarn_status unknown_key(const struct reading *it, const yaml_node_t *name)
+{
+    char text[480];
+    int used = snprintf(text, sizeof text, "unknown key \"%.100s\"; the keys are", scalar(name));
+
+    for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s %s", key == 0 ? "" : ",",
+                         kvd_config_keys[key].name);
+    return wrong(it, name->start_mark, text, "");
+}
+
 static kvarn_status take_pair(const struct reading *it, const yaml_node_t *name,
                               const yaml_node_t *value, bool seen[KVD_KEY_COUNT])
 {
@@ -55,7 +66,7 @@ static kvarn_status take_pair(const struct reading *it, const yaml_node_t *name,
         return wrong(it, name->start_mark, "a key is expected here", "");
     key = kvd_config_key(scalar(name));
     if (key == KVD_KEY_COUNT)
-        return wrong(it, name->start_mark, "unknown key", scalar(name));
+        return unknown_key(it, name);
     if (seen[key])
         return wrong(it, name->start_mark, "given twice:", scalar(name));
     seen[key] = true;

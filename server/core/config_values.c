@@ -34,6 +34,17 @@ static bool set_listen(struct kvd_config *config, const char *value, const char 
     return true;
 }
 
+/* "... this machine or container has 32059MiB" */
+static const char *too_large(const char *what, uint64_t memory)
+{
+    static char said[160];
+
+    snprintf(said, sizeof said,
+             "%s is larger than the memory of this machine or container, which is %lluMiB", what,
+             (unsigned long long)(memory >> 20));
+    return said;
+}
+
 static bool set_pool(struct kvd_config *config, const char *value, const char **why)
 {
     uint64_t memory = kvd_memory_bytes();
@@ -49,7 +60,7 @@ static bool set_pool(struct kvd_config *config, const char *value, const char **
         return false;
     }
     if (config->pool_bytes > memory) {
-        *why = "the pool is larger than the memory of this machine or container";
+        *why = too_large("the pool", memory);
         return false;
     }
     return true;
@@ -61,8 +72,12 @@ static bool set_staging(struct kvd_config *config, const char *value, const char
 
     if (!kvd_size_parse(value, memory, &config->staging_bytes, why))
         return false;
-    if (config->staging_bytes < MIN_STAGING_BYTES || config->staging_bytes > memory) {
-        *why = "staging has at least 4MiB and fits in memory";
+    if (config->staging_bytes < MIN_STAGING_BYTES) {
+        *why = "staging has at least 4MiB";
+        return false;
+    }
+    if (config->staging_bytes > memory) {
+        *why = too_large("staging", memory);
         return false;
     }
     return true;
@@ -136,9 +151,12 @@ static bool set_log_level(struct kvd_config *config, const char *value, const ch
 
 static bool set_quiet(struct kvd_config *config, const char *value, const char **why)
 {
-    *why = "true or false";
-    config->quiet = strcmp(value, "true") == 0;
-    return config->quiet || strcmp(value, "false") == 0;
+    static const char *const yes[] = {"true", "yes", "on", "1", NULL};
+    static const char *const no[] = {"false", "no", "off", "0", NULL};
+
+    *why = "true or false (or yes, no, on, off, 1, 0)";
+    config->quiet = one_of(value, yes);
+    return config->quiet || one_of(value, no);
 }
 
 static bool set_worker(struct kvd_config *config, const char *value, const char **why)
@@ -152,7 +170,8 @@ static bool set_worker(struct kvd_config *config, const char *value, const char 
 
 const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
     [KVD_KEY_LISTEN] = {"listen", "KVARND_LISTEN", "ADDRESS",
-                        "unix:/PATH or tcp:HOST:PORT (loopback only); may be given again",
+                        "unix:/PATH or tcp:HOST:PORT (loopback only); may be given again "
+                        "(unix:$XDG_RUNTIME_DIR/kvarnd/kvarnd.sock, or under /run without it)",
                         set_listen},
     [KVD_KEY_POOL] = {"pool", "KVARND_POOL", "host:SIZE",
                       "memory for caches, as host:16GiB or host:50% (" KVD_DEFAULT_POOL ")",
@@ -165,11 +184,13 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
     [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",
                      "auto, ref, avx2 or avx512; KVARN_CPU does the same", set_cpu},
     [KVD_KEY_WORKER] = {"worker", "KVARND_WORKER", "PATH",
-                        "the kvarn-worker to run (the one next to kvarnd)", set_worker},
+                        "the kvarn-worker to run (the one in ../libexec/kvarn seen from kvarnd, "
+                        "else the one next to kvarnd)",
+                        set_worker},
     [KVD_KEY_SOCKET_MODE] = {"socket-mode", "KVARND_SOCKET_MODE", "MODE",
                              "mode of Unix sockets (0600: this user alone)", set_socket_mode},
     [KVD_KEY_DRAIN_GRACE] = {"drain-grace", "KVARND_DRAIN_GRACE", "MS",
-                             "how long SIGTERM lets requests finish (10000)", set_grace},
+                             "milliseconds that SIGTERM lets requests finish (10000)", set_grace},
     [KVD_KEY_LOG_LEVEL] = {"log-level", "KVARND_LOG_LEVEL", "LEVEL",
                            "error, warn, info or debug (info)", set_log_level},
     [KVD_KEY_QUIET] = {"quiet", "KVARND_QUIET", NULL, "no start-up banner, warnings only",

@@ -12,9 +12,10 @@ struct unit {
 };
 
 static const struct unit units[] = {
-    {"TiB", 1ull << 40},   {"TB", 1000000000000ull}, {"GiB", 1ull << 30},
-    {"GB", 1000000000ull}, {"MiB", 1ull << 20},      {"MB", 1000000ull},
-    {"KiB", 1ull << 10},   {"kB", 1000ull},          {"B", 1ull},
+    {"T", 1ull << 40},   {"G", 1ull << 30},        {"M", 1ull << 20},   {"K", 1ull << 10},
+    {"TiB", 1ull << 40}, {"TB", 1000000000000ull}, {"GiB", 1ull << 30}, {"GB", 1000000000ull},
+    {"MiB", 1ull << 20}, {"MB", 1000000ull},       {"KiB", 1ull << 10}, {"kB", 1000ull},
+    {"B", 1ull},
 };
 
 enum { UNITS = sizeof units / sizeof units[0] };
@@ -45,6 +46,11 @@ bool kvd_size_parse(const char *text, uint64_t memory_bytes, uint64_t *bytes, co
             return false;
         }
     }
+    if (*at == '.' || *at == ',') {
+        *why = "a fraction is not taken; write a whole number of a smaller unit, as 4608MiB for "
+               "4.5GiB";
+        return false;
+    }
     if (strcmp(at, "%") == 0)
         return parse_percent(number, memory_bytes, bytes, why);
     for (size_t i = 0; i < UNITS; i++) {
@@ -57,7 +63,8 @@ bool kvd_size_parse(const char *text, uint64_t memory_bytes, uint64_t *bytes, co
         return true;
     }
     *why = *at == '\0' ? "the unit is missing, as in 64MiB, 16GiB, 30gb or 80%"
-                       : "the unit is none of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, %";
+                       : "the unit is none of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB (or K, M, G, T "
+                         "for these), %";
     return false;
 }
 

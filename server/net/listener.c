@@ -112,6 +112,24 @@ static kvarn_status fail(char *why, const char *doing, const char *address)
     return errno == EADDRINUSE ? KVARN_EXISTS : KVARN_INTERNAL;
 }
 
+/* A mode for others is of no use behind a folder that they cannot enter. */
+static void warn_of_folder(const struct kvd_listener *listener, mode_t mode)
+{
+    char folder[sizeof listener->place.path];
+    char *slash;
+    struct stat is;
+
+    memcpy(folder, listener->place.path, sizeof folder);
+    slash = strrchr(folder, '/');
+    slash[slash == folder ? 1 : 0] = '\0';
+    if (stat(folder, &is) != 0 || (((mode & 0060) == 0 || (is.st_mode & 0010) != 0) &&
+                                   ((mode & 0006) == 0 || (is.st_mode & 0001) != 0)))
+        return;
+    kvd_log(KVD_LOG_WARN, "folder_closed", kvd_text("folder", folder),
+            kvd_text("note", "--socket-mode lets others in, but the folder's mode does not; "
+                             "give them x on the folder"));
+}
+
 static kvarn_status open_unix(struct kvd_listener *listener, const char *path, char *why)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -136,6 +154,7 @@ static kvarn_status open_unix(struct kvd_listener *listener, const char *path, c
     /* Nobody can connect before listen: the mode is right by then. */
     if (bound != 0 || chmod(listener->place.path, mode) != 0)
         return fail(why, "bind", listener->address);
+    warn_of_folder(listener, mode);
     return KVARN_OK;
 }
 

@@ -35,7 +35,7 @@ static void files_that_are_wrong(void **state)
     static const struct {
         const char *text, *says; /* says follows the file's name */
     } table[] = {
-        {"pol: host:1GiB\n", ":1:1: unknown key \"pol\""},
+        {"pol: host:1GiB\n", ":1:1: unknown key \"pol\"; the keys are listen, pool, "},
         {"pool: host:64MiB\nthreads: many\n", ":2:10: threads \"many\""},
         {"threads: 1\nthreads: 1\n", ":2:1: given twice"},
         {"threads: [1]\n", ":1:10: a plain value"},
@@ -51,7 +51,7 @@ static void files_that_are_wrong(void **state)
         {"threads: \"1\\0\"\n", ":1:10: "},
         {"socket-fd: 3\n", ":1:1: unknown key"},
         {"threads: *none\n", ":1:10: "},
-        {"quiet: yes\n", ":1:8: quiet \"yes\": true or false"},
+        {"quiet: maybe\n", ":1:8: quiet \"maybe\": true or false"},
         {"# nothing\n---\n", ":3:1: the file is a map"}, /* an explicit null */
     };
 

@@ -27,14 +27,16 @@ static void values_that_are_wrong(void **state)
         const char *key, *value, *says;
     } table[] = {
         {"pool", "host:12", "here: pool \"host:12\": the unit is missing"},
+        {"pool", "host:4.5GiB", "a fraction is not taken; write a whole number"},
         {"pool", "1GiB", "a pool is host:SIZE"},
         {"pool", "gpu:0:1GiB", "no GPU backend in this build"},
         {"pool", "host:1MiB", "at least 4MiB"},
         {"pool", "host:4194303B", "at least 4MiB"},
-        {"pool", "host:8000000TiB", "larger than the memory"},
+        {"pool", "host:8000000TiB",
+         "is larger than the memory of this machine or container, which"},
         {"staging", "1KiB", "at least 4MiB"},
         {"staging", "4194303B", "at least 4MiB"},
-        {"staging", "8000000TiB", "fits in memory"},
+        {"staging", "8000000TiB", "staging is larger than the memory"},
         {"staging", "many", "a whole number and a unit"},
         {"threads", "0", "1 to 64"},
         {"threads", "65", "1 to 64"},
@@ -55,7 +57,7 @@ static void values_that_are_wrong(void **state)
         {"socket-mode", "9", "octal mode"},
         {"socket-mode", "600x", "octal mode"},
         {"drain-grace", "3600001", "at most an hour"},
-        {"quiet", "yes", "true or false"},
+        {"quiet", "maybe", "true or false"},
         {"worker", "", "is empty"},
         {"listen", "kvarnd.sock", "unix:/PATH or tcp:HOST:PORT"},
         {"listen", "unix:@name", "must be absolute"},
@@ -104,6 +106,12 @@ static void bounds_are_allowed(void **state)
     assert_int_equal(config.drain_grace_ms, 3600000);
     assert_int_equal(config.socket_mode, 0640);
     assert_false(config.quiet);
+    for (size_t i = 0; i < 8; i++) {
+        static const char *const words[] = {"true", "no", "yes", "off", "on", "0", "1", "false"};
+
+        assert_int_equal(set(&config, "quiet", words[i]), KVARN_OK);
+        assert_int_equal(config.quiet, i % 2 == 0);
+    }
     assert_int_equal(set(&config, "cpu", "auto"), KVARN_OK);
     assert_string_equal(config.cpu, "");
 }
@@ -157,6 +165,22 @@ static void long_values_are_refused_whole(void **state)
     assert_string_equal(config.worker, value);
 }
 
+static void stray_variables_are_found(void **state)
+{
+    char *const environment[] = {
+        "PATH=/bin", "KVARND_POL=host:1GiB", "KVARND_POOL=host:1GiB", "KVARND_CONFIG=/x", "KVARND_",
+        NULL};
+    char name[64];
+    size_t at = 0;
+
+    (void)state;
+    assert_true(kvd_config_stray(environment, &at, name));
+    assert_string_equal(name, "KVARND_POL");
+    assert_true(kvd_config_stray(environment, &at, name));
+    assert_string_equal(name, "KVARND_");
+    assert_false(kvd_config_stray(environment, &at, name));
+}
+
 static void keys_are_found_by_name(void **state)
 {
     (void)state;
@@ -174,6 +198,7 @@ int main(void)
         cmocka_unit_test(addresses_collect_within_a_rank),
         cmocka_unit_test(addresses_with_slashes_are_the_same),
         cmocka_unit_test(long_values_are_refused_whole),
+        cmocka_unit_test(stray_variables_are_found),
         cmocka_unit_test(keys_are_found_by_name),
     };
     return cmocka_run_group_tests_name("config_values", tests, NULL, NULL);

@@ -172,9 +172,22 @@ static void the_mode_is_the_operators(void **state)
     struct kvd_listener *listener;
     mode_t old = umask(0);
     struct stat is;
+    char log[512];
+    ssize_t got;
+    int ends[2];
 
-    rig->options.socket_mode = 0660;
+    assert_int_equal(pipe(ends), 0);
+    kvd_log_set_fd(ends[1]);
+    kvd_log_set_level(KVD_LOG_WARN);
+    rig->options.socket_mode = 0660; /* of no use: the folder's is 0700, and that is said */
     listener = open_it(rig, rig->address);
+    kvd_log_set_level(KVD_LOG_ERROR);
+    kvd_log_set_fd(2);
+    close(ends[1]);
+    got = read(ends[0], log, sizeof log - 1);
+    close(ends[0]);
+    log[got > 0 ? got : 0] = '\0';
+    assert_non_null(strstr(log, "level=warn event=folder_closed"));
     assert_int_equal(stat(rig->path, &is), 0);
     assert_int_equal(is.st_mode & 0777, 0660);
     kvd_listener_close(&listener);
