@@ -81,6 +81,22 @@ static void lost(struct kvc_session *session, const char *what, int error)
     kvc_session_break(session, KVARN_PEER_LOST, why);
 }
 
+/* EFAULT is no fault of the connection but of the caller's memory, and the call that names it says
+ * so. Half of its frame is under way, so the connection ends with it all the same. */
+static void bad_memory(struct kvc_session *session, struct kvarn_call *call, const char *what)
+{
+    char why[256];
+
+    snprintf(why, sizeof why,
+             "%s: a pointer in its arguments is wrong (%s); the connection ended with it",
+             call ? kvw_op_name(call->op) : "a call", what);
+    if (call == session->hello)
+        call = NULL;
+    kvc_session_break(session, KVARN_PEER_LOST, why);
+    if (call)
+        call->status = KVARN_INVALID_SHAPE;
+}
+
 kvarn_status kvc_transport_send(struct kvc_transport *transport, struct kvc_session *session)
 {
     struct iovec parts[SEND_PARTS];
@@ -100,7 +116,9 @@ kvarn_status kvc_transport_send(struct kvc_transport *transport, struct kvc_sess
             break;
         /* What the daemon said before it closed may still be unread (a refusal, say), so the end
          * is left for the reader to find. */
-        if (errno != EPIPE && errno != ECONNRESET)
+        if (errno == EFAULT)
+            bad_memory(session, session->queue, "input that cannot be read");
+        else if (errno != EPIPE && errno != ECONNRESET)
             lost(session, "send", errno);
         break;
     }
@@ -128,6 +146,8 @@ static bool receive_once(struct kvc_transport *transport, struct kvc_session *se
         lost(session, "end", 0);
     else if (errno == EINTR)
         return true;
+    else if (errno == EFAULT)
+        bad_memory(session, session->receiving, "output that cannot be written");
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
         lost(session, "receive", errno);
     return false;

@@ -11,6 +11,19 @@
  * Errors: every call returns a kvarn_status; kvarn_client_error() has the sentence that goes with
  * the last failure.
  *
+ * A lost connection: once a call ended with PEER_LOST (and kvarn_client_fd() is -1) the client
+ * stays lost; there is no reconnect. kvarn_close() it and kvarn_connect() again. Spaces have to be
+ * opened again; sequences and leases of the old connection are gone; stored blocks stay, for LOOKUP
+ * to find.
+ *
+ * A pointer to memory that cannot be read (inputs) or written (outputs) is found by the kernel when
+ * the call is half sent or received: the call ends with INVALID_SHAPE, and the connection with it.
+ *
+ * Bounds of the daemon, beside those of kvarn_client_info(): 8192 tokens appended and not yet
+ * committed per sequence, 256 query tokens of one sequence in one ATTEND, leases of 10 minutes, 64
+ * query heads per kv head. What is larger is refused with a sentence that names the bound; a longer
+ * lease is cut.
+ *
  * Two forms of each operation: kvarn_<op>() blocks until the answer, the deadline or a lost
  * connection (a call that ends so may have happened all the same, see kvarn/status.h);
  * kvarn_<op>_start() sends and gives a kvarn_call. The args struct and all memory that it points to
@@ -198,20 +211,22 @@ typedef struct kvarn_space_options {
     const char *preset;                     /* "kvarn_k2v2_g128"; see kvarn_preset_at() */
     uint32_t iterations;                    /* 0 = 8 */
     int v_rotated;                          /* 1: V arrives rotated, output stays rotated */
-    const char *key_algorithm;              /* NULL = "sha256_cbor" */
-    uint32_t layer_begin, layer_count;      /* shard; count 0 = all */
+    const char *key_algorithm;         /* a label in the fingerprint alone: whoever names blocks
+                                        * in another way says so; NULL = "sha256_cbor" */
+    uint32_t layer_begin, layer_count; /* shard; count 0 = all */
     uint32_t head_begin, head_count;
     /* out */
     uint64_t space;
     uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
     uint32_t group;       /* tokens per block */
-    uint32_t sink_tokens; /* the blocks of these first tokens are EXACT */
+    uint32_t sink_tokens; /* blocks of a sequence's first tokens: the caller makes them EXACT */
     uint64_t record_bytes, tile_block_bytes, exact_block_bytes;
 } kvarn_space_options;
 #define KVARN_SPACE_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        .size = sizeof(kvarn_space_options)                                                        \
-    } /* C; in C++ set .size */
+        sizeof(kvarn_space_options), 0, NULL, NULL, NULL, NULL, 0, 0, 0, (kvarn_dtype)0, NULL, 0,  \
+            0, NULL, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0                                             \
+    }
 KVARN_OPERATION(open_space, kvarn_space_options);
 
 /* ------------------------------------------------------------------ blocks by key */
@@ -229,7 +244,7 @@ typedef struct kvarn_blocks_args {
     uint64_t space;
     const kvarn_key *keys; /* [count] */
     size_t count;
-    uint32_t lease_ms;           /* LOOKUP */
+    uint32_t lease_ms;           /* LOOKUP: at most 600000 */
     int all;                     /* VERIFY: every block of the space, keys ignored */
     kvarn_block_result *results; /* out [count], may be NULL */
     /* out */
@@ -254,13 +269,22 @@ typedef struct kvarn_strides {
 } kvarn_strides;
 
 /* COMPRESS: whole blocks of G tokens for every layer and kv head of the shard. Dense order (strides
- * NULL): [layer][block * G + token][head][dim]. */
+ * NULL): [layer][block * G + token][head][dim].
+ *
+ * THE CALLER MARKS THE SINK: the daemon does not know which keys begin a sequence. Blocks of its
+ * first sink_tokens (of kvarn_space_options) need kinds[i] = KVARN_BLOCK_EXACT; with kinds NULL all
+ * become TILE, and attention over a sink in 2 bits is much worse. (Blocks that a kvarn_sequence
+ * seals get this right by themselves.)
+ *
+ * Blocks succeed or fail one by one. OK: all are stored (EXISTS in results: was there already and
+ * stays as it is). Else the status and the sentence are those of the first block that
+ * failed, the others are stored all the same; results tell which, stored how many. */
 typedef struct kvarn_compress_args {
     size_t size;
     uint32_t deadline_ms;
     uint64_t space;
     const kvarn_key *keys;         /* [count] */
-    const kvarn_block_kind *kinds; /* [count]; NULL = all TILE */
+    const kvarn_block_kind *kinds; /* [count]; NULL = all TILE, the sink too: see above */
     size_t count;
     const void *k, *v;
     const kvarn_strides *strides;
@@ -294,9 +318,9 @@ typedef struct kvarn_decompress_args {
     }
 KVARN_OPERATION(decompress, kvarn_decompress_args);
 
-/* How queries are read and answered. Zero = default everywhere. */
+/* How queries are read and answered. Zero = default everywhere but in q_heads. */
 typedef struct kvarn_query {
-    uint32_t q_heads;      /* of the shard; a multiple of its kv heads */
+    uint32_t q_heads;      /* required: of the shard; a multiple of its kv heads */
     kvarn_dtype q_dtype;   /* 0 = the space's dtype */
     kvarn_dtype out_dtype; /* 0 = F32 */
     float scale;           /* 0 = 1/sqrt(head_dim) */
@@ -316,14 +340,15 @@ typedef struct kvarn_attend_args {
     const kvarn_key *keys;
     size_t count;
     kvarn_query query;
-    uint32_t q_tokens;
-    const void *q; /* [q_tokens, q_heads, head_dim] */
-    void *out;     /* out [q_tokens, q_heads, head_dim] in out_dtype */
-    float *lse;    /* out [q_tokens, q_heads], natural log; NULL: dropped */
+    uint32_t q_tokens; /* 1 to 256 */
+    const void *q;     /* [q_tokens, q_heads, head_dim] */
+    void *out;         /* out, required: [q_tokens, q_heads, head_dim] in out_dtype */
+    float *lse;        /* out [q_tokens, q_heads], natural log; NULL: dropped */
 } kvarn_attend_args;
 #define KVARN_ATTEND_INIT                                                                          \
     {                                                                                              \
-        .size = sizeof(kvarn_attend_args)                                                          \
+        sizeof(kvarn_attend_args), 0, 0, 0, NULL, 0,                                               \
+            {0, (kvarn_dtype)0, (kvarn_dtype)0, 0, 0, 0, 0, 0}, 0, NULL, NULL, NULL                \
     }
 KVARN_OPERATION(attend, kvarn_attend_args);
 
@@ -384,12 +409,13 @@ KVARN_OPERATION(import_blocks, kvarn_import_args);
 #define KVARN_AT_END UINT64_MAX
 
 typedef struct kvarn_seq {
-    uint64_t sequence;   /* in; SEQ_OPEN, SEQ_FORK: out */
-    uint64_t position;   /* in: append, attend: of the first new row; KVARN_AT_END = committed */
-    uint32_t q_tokens;   /* in: attend */
-    uint32_t tokens;     /* in: new rows (append, attend); tokens to commit (commit) */
-    uint32_t keys;       /* in: commit: how many of args->keys are this sequence's */
-    uint32_t blocks;     /* out: open: prefix blocks found; commit: blocks sealed */
+    uint64_t sequence; /* in; SEQ_OPEN, SEQ_FORK: out */
+    uint64_t position; /* in: append, attend: of the first new row; KVARN_AT_END = committed */
+    uint32_t q_tokens; /* in: attend: 1 to 256 */
+    uint32_t tokens;   /* in: at most 8192 that are not committed: new rows (append, attend); tokens
+                          to commit (commit) */
+    uint32_t keys;     /* in: commit: how many of args->keys are this sequence's */
+    uint32_t blocks;   /* out: open: prefix blocks found; commit: blocks sealed */
     uint64_t committed;  /* out: tokens that count */
     kvarn_status status; /* out */
     uint32_t expected;   /* in: commit: the committed length before it, plus 1; 0 = any */
@@ -422,12 +448,13 @@ typedef struct kvarn_seq_args {
     const kvarn_strides *strides;
     kvarn_query query;
     const void *q;
-    void *out;
+    void *out;  /* attend: required */
     float *lse; /* NULL: dropped */
 } kvarn_seq_args;
 #define KVARN_SEQ_ARGS_INIT                                                                        \
     {                                                                                              \
-        .size = sizeof(kvarn_seq_args)                                                             \
+        sizeof(kvarn_seq_args), 0, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, NULL,                    \
+            {0, (kvarn_dtype)0, (kvarn_dtype)0, 0, 0, 0, 0, 0}, NULL, NULL, NULL                   \
     }
 KVARN_OPERATION(sequence_open, kvarn_seq_args);
 KVARN_OPERATION(sequence_append, kvarn_seq_args);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -403,14 +404,51 @@ static void errors_of_the_daemon(void **state)
     assert_non_null(strstr(kvarn_client_error(client), "kvarn_k9v9_g64"));
 }
 
+/* Memory that may not be touched: the call ends as the caller's fault, and the connection with it.
+ */
+static void wrong_pointers(void **state)
+{
+    enum { ROWS_BYTES = sizeof k };
+    void *wall = mmap(NULL, ROWS_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    kvarn_client *before = client;
+    kvarn_space_options of_before = space;
+
+    (void)state;
+    assert_ptr_not_equal(wall, MAP_FAILED);
+    for (int output = 0; output < 2; output++) {
+        kvarn_compress_args put = KVARN_COMPRESS_INIT;
+        kvarn_decompress_args get = KVARN_DECOMPRESS_INIT;
+        kvarn_ping_args ping = KVARN_PING_INIT;
+        kvarn_client *other;
+
+        connect_to(&other);
+        put.space = get.space = space.space;
+        put.keys = get.keys = keys;
+        put.count = get.count = BLOCKS;
+        put.kinds = kinds;
+        put.k = k;
+        put.v = output ? v : wall;
+        check(kvarn_compress(other, &put), output ? KVARN_OK : KVARN_INVALID_SHAPE);
+        get.k = got_k;
+        get.v = wall;
+        if (output)
+            check(kvarn_decompress(other, &get), KVARN_INVALID_SHAPE);
+        assert_non_null(strstr(kvarn_client_error(other), "pointer"));
+        check(kvarn_ping(other, &ping), KVARN_PEER_LOST);
+        assert_int_equal(kvarn_client_fd(other), -1);
+        kvarn_close(&other);
+    }
+    munmap(wall, ROWS_BYTES);
+    client = before;
+    space = of_before;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_come_back),
-        cmocka_unit_test(strides_give_the_same_records),
-        cmocka_unit_test(hand_over),
-        cmocka_unit_test(sequences),
-        cmocka_unit_test(errors_of_the_daemon),
+        cmocka_unit_test(blocks_come_back), cmocka_unit_test(strides_give_the_same_records),
+        cmocka_unit_test(hand_over),        cmocka_unit_test(sequences),
+        cmocka_unit_test(wrong_pointers),   cmocka_unit_test(errors_of_the_daemon), /* spoils k */
     };
 
     if (argc != 2)
