@@ -35,8 +35,9 @@ static const char documentation[] =
     "process and "
     "decodes over it (decode), and prints what both measured (table).\v"
     "Examples:\n"
-    "  kvarn-demo prefill -c tests/data/capture_smollm2_135m.safetensors -r out.jsonl\n"
-    "  kvarn-demo decode  -c tests/data/capture_smollm2_135m.safetensors -r out.jsonl\n"
+    "  CAPTURE=tests/data/capture_smollm2_135m.safetensors\n"
+    "  kvarn-demo prefill -c $CAPTURE -r out.jsonl\n"
+    "  kvarn-demo decode -c $CAPTURE -r out.jsonl\n"
     "  kvarn-demo table -r out.jsonl\n";
 
 static error_t parse(int key, char *value, struct argp_state *state)

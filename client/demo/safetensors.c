@@ -82,23 +82,24 @@ static bool map_file(struct demo_st_file *file, const char *path, struct demo_st
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) {
-        return fail(err, DEMO_ST_ERR_IO, "%s: %s", path, strerror(errno));
+        return fail(err, DEMO_ST_ERR_IO, "%s", strerror(errno));
     }
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         (void)close(fd);
-        return fail(err, DEMO_ST_ERR_IO, "%s: not a regular file", path);
+        return fail(err, DEMO_ST_ERR_IO, "not a regular file");
     }
     if (info.st_size < (off_t)PREFIX_BYTES || (uintmax_t)info.st_size > SIZE_MAX) {
         (void)close(fd);
-        return fail(err, DEMO_ST_ERR_TRUNCATED, "%s: %jd bytes are too few for a header length",
-                    path, (intmax_t)info.st_size);
+        return fail(err, DEMO_ST_ERR_TRUNCATED,
+                    "no safetensors file: %jd bytes are too few for a header length",
+                    (intmax_t)info.st_size);
     }
     file->map_bytes = (size_t)info.st_size;
     file->map = mmap(NULL, file->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     (void)close(fd);
     if (file->map == MAP_FAILED) {
         file->map = NULL;
-        return fail(err, DEMO_ST_ERR_IO, "%s: cannot map: %s", path, strerror(errno));
+        return fail(err, DEMO_ST_ERR_IO, "cannot map: %s", strerror(errno));
     }
     return true;
 }
@@ -114,11 +115,12 @@ static bool parse_header(struct demo_st_file *file, struct demo_st_error *err)
     }
     if (length > file->map_bytes - PREFIX_BYTES) {
         return fail(err, DEMO_ST_ERR_TRUNCATED,
-                    "header of %ju bytes does not fit in a file of %zu bytes", (uintmax_t)length,
-                    file->map_bytes);
+                    "no safetensors file, or cut: a header of %ju bytes does not fit in %zu bytes",
+                    (uintmax_t)length, file->map_bytes);
     }
     if (length > MAX_HEADER_BYTES) {
-        return fail(err, DEMO_ST_ERR_HEADER, "header of %ju bytes is longer than %zu",
+        return fail(err, DEMO_ST_ERR_HEADER,
+                    "no safetensors file: a header of %ju bytes is longer than %zu",
                     (uintmax_t)length, MAX_HEADER_BYTES);
     }
     file->data = bytes + PREFIX_BYTES + length;
@@ -126,11 +128,13 @@ static bool parse_header(struct demo_st_file *file, struct demo_st_error *err)
     file->header = json_loadb((const char *)bytes + PREFIX_BYTES, (size_t)length,
                               JSON_REJECT_DUPLICATES, &problem);
     if (file->header == NULL) {
-        return fail(err, DEMO_ST_ERR_JSON, "header is not JSON: %s (byte %d)", problem.text,
+        return fail(err, DEMO_ST_ERR_JSON,
+                    "no safetensors file: its header is not JSON: %s (byte %d)", problem.text,
                     problem.position);
     }
     if (!json_is_object(file->header)) {
-        return fail(err, DEMO_ST_ERR_HEADER, "header is not a JSON object");
+        return fail(err, DEMO_ST_ERR_HEADER,
+                    "no safetensors file: its header is not a JSON object");
     }
     return true;
 }

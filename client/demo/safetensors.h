@@ -60,7 +60,8 @@ struct demo_st_tensor {
 
 struct demo_st_file;
 
-/* Returns NULL and fills *err (code and one line of text) when the file is not sound. */
+/* Returns NULL and fills *err (code and one line of text without the path) when the file is not
+ * sound. */
 struct demo_st_file *demo_st_open(const char *path, struct demo_st_error *err);
 
 /* NULL is allowed. */

@@ -101,7 +101,8 @@ int demo_worker_open(struct demo_worker *worker, const struct demo_options *opti
     }
     status = kvarn_connect(&worker->client, options->address, NULL);
     if (status != KVARN_OK) {
-        demo_fail(worker, "connect", status);
+        fprintf(stderr, "kvarn-demo: %s\n",
+                worker->client != NULL ? kvarn_client_error(worker->client) : "out of memory");
         return -1;
     }
     if (open_space(worker, options) != 0)

@@ -33,8 +33,11 @@ expect 2 'a number from 1' prefill -c "$capture" -i 0
 expect 2 'a number from 1' prefill -c "$capture" -i 2x
 expect 0 'kvarn-demo' --version
 expect 1 "no preset 'best'; the presets are kvarn_k2v2_g128" prefill -c "$capture" -p best
-expect 1 'no/such/capture' prefill -c /no/such/capture
-expect 1 'connect: ' prefill -c "$capture" -a "$address"
+expect 1 'kvarn-demo: /no/such/capture: No such file' prefill -c /no/such/capture
+expect 1 'kvarn-demo: /: not a regular file' prefill -c /
+expect 1 'no safetensors file' prefill -c "$0"
+expect 0 '^  kvarn-demo decode -c $CAPTURE -r out.jsonl$' --help
+expect 1 'kvarn-demo: cannot connect to ' prefill -c "$capture" -a "$address"
 
 mkfifo "$work/ready"
 "$kvarnd" --listen "$address" --pool host:256MiB --log-level error --ready-fd 3 3>"$work/ready" &

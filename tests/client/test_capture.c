@@ -228,7 +228,7 @@ static void no_file_no_capture(void **state)
 
     (void)state;
     assert_int_equal(demo_capture_open(&capture, "/no/such/file", why, sizeof why), -1);
-    assert_non_null(strstr(why, "/no/such/file"));
+    assert_string_equal(why, "No such file or directory"); /* the path is the caller's to say */
     demo_capture_close(&capture);
 }
 
