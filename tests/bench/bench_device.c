@@ -156,10 +156,10 @@ static void bench_round_trip(void)
     seconds_of(job, 100);
     for (unsigned i = 0; i < 1000; i++)
         times[i] = run(job);
-    bench_row_print(&(struct bench_row){"device_round_trip_p50", "us",
-                                        1e6 * bench_percentile(times, 1000, 0.5), 1e6 * baseline,
-                                        '<', 3.0});
-    bench_row_print(&(struct bench_row){"device_round_trip_p99", "us",
+    bench_row_print(&(struct bench_row){
+        "empty job to the worker and back p50, against an eventfd hand-over", "us",
+        1e6 * bench_percentile(times, 1000, 0.5), 1e6 * baseline, '<', 3.0});
+    bench_row_print(&(struct bench_row){"empty job to the worker and back p99", "us",
                                         1e6 * bench_percentile(times, 1000, 0.99), 0, 0, 0});
     kvd_staging_give(device, (uint8_t *)job);
 }
@@ -298,8 +298,9 @@ static void fill_pool(void)
 static void row_of(const char *name, uint32_t threads, double seconds, double baseline,
                    double reach)
 {
-    char text[64];
-    snprintf(text, sizeof(text), "device_%s_%u_threads", name, threads);
+    char text[112];
+    snprintf(text, sizeof(text), "worker, %s job on %u thread%s, against its kernels", name,
+             threads, threads == 1 ? "" : "s");
     bench_row_print(
         &(struct bench_row){text, "us", 1e6 * seconds, 1e6 * baseline, reach > 0 ? '<' : 0, reach});
 }
