@@ -75,8 +75,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (arguments->command == NULL)
-            argp_error(state, "which of prefill, decode, table?");
-        if (arguments->command->run != demo_table && options->capture == NULL)
+            argp_error(state, "which of prefill, decode, table?"); /* ends the program */
+        else if (arguments->command->run != demo_table && options->capture == NULL)
             argp_error(state, "--capture FILE is needed");
         return 0;
     default:
