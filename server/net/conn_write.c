@@ -138,8 +138,12 @@ static void without_keys(char *out, size_t room, const char *text)
     while (*text != '\0' && used + 1 < room) {
         size_t run = strspn(text, digits);
 
-        text += run >= 16 ? run : 0;
-        out[used++] = run >= 16 ? '*' : *text++;
+        if (run < 16) {
+            out[used++] = *text++;
+            continue;
+        }
+        out[used++] = '*';
+        text += run;
     }
     out[used] = '\0';
 }
