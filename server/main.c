@@ -119,6 +119,8 @@ static bool device_failed(const struct kvd_config *config, const char *why)
     if (access(config->worker, X_OK) != 0)
         fprintf(stderr, "kvarnd: the worker %s: %s; say where it is with --worker\n",
                 config->worker, strerror(errno));
+    else
+        fprintf(stderr, "kvarnd: the worker is %s (--worker)\n", config->worker);
     return failed("device", why);
 }
 
