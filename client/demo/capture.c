@@ -140,8 +140,8 @@ static bool read_all(struct demo_capture *capture, struct demo_st_error *error)
         return false;
     kv_row = (size_t)capture->kv_heads * capture->dim * sizeof(uint16_t);
     q_row = (size_t)capture->q_heads * capture->dim * sizeof(uint16_t);
-    capture->k = malloc(capture->layers * capture->tokens * kv_row);
-    capture->v = malloc(capture->layers * capture->tokens * kv_row);
+    capture->k = malloc(capture->layers * capture->tokens * kv_row + 1);
+    capture->v = malloc(capture->layers * capture->tokens * kv_row + 1);
     capture->q = malloc(capture->layers * capture->positions * q_row + 1);
     if (capture->token_ids == NULL || capture->k == NULL || capture->v == NULL ||
         capture->q == NULL) {
