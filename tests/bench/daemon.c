@@ -83,9 +83,13 @@ void bench_daemon_start(struct bench_daemon *daemon, const char *pool, kvarn_cli
 
 void bench_daemon_stop(struct bench_daemon *daemon, kvarn_client **client)
 {
+    char lock[96];
+
     kvarn_close(client);
     kill(daemon->pid, SIGTERM);
     waitpid(daemon->pid, NULL, 0);
+    snprintf(lock, sizeof lock, "%s/sock.lock", daemon->folder);
+    unlink(lock);
     rmdir(daemon->folder);
 }
 
