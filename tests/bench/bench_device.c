@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/cpus.h"
 #include "bench/row.h"
 #include "kernels/tile.h"
 #include "server/core/log.h"
@@ -337,11 +338,14 @@ int main(int argc, char **argv)
     record_bytes = kvk_layout_of(DIM, GROUP, 2, 2).bytes;
     slot_bytes = record_bytes * LAYERS * HEADS;
     for (uint32_t threads = 1; threads <= 2; threads++) {
+        if (threads == 1)
+            bench_cpus_one();
         open_device(threads == 1 ? 1 : 0);
         if (threads == 1)
             bench_round_trip();
         bench_jobs(table, threads == 1 ? 1 : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
         close_device();
+        bench_cpus_all();
     }
     if (failed)
         fprintf(stderr, "bench_device: %u failures\n", failed);

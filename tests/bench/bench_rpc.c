@@ -7,6 +7,7 @@
 
 #include <kvarn/client.h>
 
+#include "tests/bench/cpus.h"
 #include "tests/bench/daemon.h"
 #include "tests/bench/row.h"
 
@@ -201,29 +202,48 @@ static void fill_rows(struct bench *bench)
     }
 }
 
-int main(int count, char **values)
+/* Client, daemon and bare peer on one CPU: what the code itself costs. */
+static void bench_one_cpu(struct bench *bench)
 {
-    struct bench bench = {.rounds = 100, .blocks = 16};
     struct bench_daemon daemon;
+
+    bench_cpus_one();
+    bench_peer_start(&bench->peer);
+    bench_daemon_start(&daemon, "host:64MiB", &bench->client);
+    bench_ping(bench);
+    bench_daemon_stop(&daemon, &bench->client);
+    bench_peer_stop(&bench->peer);
+    bench_cpus_all();
+}
+
+static void open_space(struct bench *bench)
+{
     kvarn_space_options space = KVARN_SPACE_OPTIONS_INIT;
 
-    if (count > 1 && strcmp(values[1], "--quick") == 0)
-        bench.rounds = 20;
-    bench_peer_start(&bench.peer);
-    bench_daemon_start(&daemon, "host:512MiB", &bench.client);
     space.model = "bench";
     space.layers = LAYERS;
     space.kv_heads = HEADS;
     space.head_dim = DIM;
     space.dtype = KVARN_F16;
     space.preset = "kvarn_k2v2_g128";
-    bench.space = space;
-    bench_must(bench.client, "open space", kvarn_open_space(bench.client, &bench.space));
-    bench.rows_bytes = bench.blocks * GROUP * LAYERS * HEADS * DIM * 4;
-    bench.rows = malloc(bench.rows_bytes);
-    fill_rows(&bench);
+    bench->space = space;
+    bench_must(bench->client, "open space", kvarn_open_space(bench->client, &bench->space));
+    bench->rows_bytes = bench->blocks * GROUP * LAYERS * HEADS * DIM * 4;
+    bench->rows = malloc(bench->rows_bytes);
+    fill_rows(bench);
+}
 
-    bench_ping(&bench);
+int main(int count, char **values)
+{
+    struct bench bench = {.rounds = 100, .blocks = 16};
+    struct bench_daemon daemon;
+
+    if (count > 1 && strcmp(values[1], "--quick") == 0)
+        bench.rounds = 20;
+    bench_one_cpu(&bench);
+    bench_peer_start(&bench.peer);
+    bench_daemon_start(&daemon, "host:512MiB", &bench.client);
+    open_space(&bench);
     bench_import(&bench);
     bench_compress(&bench);
 
