@@ -114,7 +114,7 @@ static void print_method(const json_t *method, int ours, const struct prompt *pr
     double bytes = number(method, "bytes_per_token");
     double exact = prompt->sink + prompt->tail, tokens = exact + prompt->tiles;
 
-    printf("  %c %-16s %6.1f %7.2fx %6.0f %5.0f %7.2fx %10.2f %% %11.2f %% %10.2f %%\n",
+    printf("  %c %-19s %6.1f %7.2fx %6.0f %5.0f %7.2fx %10.2f %% %11.2f %% %10.2f %%\n",
            ours ? '*' : ' ', text(method, "name"), bytes, fp16_bytes / bytes, prompt->tiles,
            prompt->tail, tokens * fp16_bytes / (exact * fp16_bytes + prompt->tiles * bytes),
            100.0 * number(method, "attention_error"), 100.0 * number(method, "norm_mean"),
@@ -195,9 +195,9 @@ static void print_quality(const struct rows *rows)
     print_count(number(head, "tokens"), "token", ", ");
     printf("the last %.0f decoded.\n\n", number(head, "positions"));
     print_legend(head);
-    printf("    %-16s %6s %8s %12s %8s %12s %13s %12s\n", "", "tile", "", "tokens", "prompt",
+    printf("    %-19s %6s %8s %12s %8s %12s %13s %12s\n", "", "tile", "", "tokens", "prompt",
            "attention", "K norm", "K norm");
-    printf("    %-16s %6s %8s %6s %5s %8s %12s %13s %12s\n", "", "bytes", "smaller", "tiles",
+    printf("    %-19s %6s %8s %6s %5s %8s %12s %13s %12s\n", "", "bytes", "smaller", "tiles",
            "tail", "smaller", "error", "mean", "p99");
     for (size_t i = 0; i < rows->count; i++) {
         if (!seen(rows, i))
