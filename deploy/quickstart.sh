@@ -37,7 +37,7 @@ for preset in "${presets[@]}"; do
         exit 2
     fi
 done
-captures=(tests/data/capture_*.safetensors)
+captures=(tests/data/capture_smollm2_135m.safetensors tests/data/capture_gemma3_270m.safetensors)
 [ -z "${KVARN_CAPTURE-}" ] || captures=("$KVARN_CAPTURE")
 for capture in "${captures[@]}"; do
     if [ ! -r "$capture" ]; then
