@@ -220,6 +220,7 @@ static void what_is_arriving_is_answered(void **state)
         assert_int_equal(send(fd, frame, parts[i], MSG_NOSIGNAL), parts[i]);
         kill(daemon->pid, SIGTERM);
         await(daemon, "event=draining");
+        /* Time for a wrong daemon to stop; a right one waits however long it takes. */
         usleep(30000);
         assert_int_equal(send(fd, frame + parts[i], sizeof frame - parts[i], MSG_NOSIGNAL),
                          sizeof frame - parts[i]);
