@@ -71,6 +71,8 @@ bool bench_work_make(struct bench_work *work, const struct bench_options *option
 bool bench_work_fill(struct bench_work *work);
 kvarn_status bench_work_store(struct bench_work *work, struct bench_client *client);
 void bench_work_remove(struct bench_work *work, struct bench_client *client, bool again);
+/* Keys of this run: kind 'c' of the context, 'f' of one request each. */
+kvarn_key bench_work_key(const struct bench_work *work, char kind, uint64_t number);
 /* Bytes of the pool that the context takes (COMPRESS, IMPORT: one request's blocks). */
 uint64_t bench_work_pool_bytes(const struct bench_work *work, const struct bench_client *client);
 void bench_work_free(struct bench_work *work);

@@ -4,12 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { DROP_BATCH = 1024, STORE_BYTES_MAX = 8 << 20 };
-/* Cleaning up after requests without an answer: until this many looks in a row find nothing. */
-enum { DROP_MS = 10000, DROP_PAUSE_NS = 50000000, DROP_QUIET = 3, DROP_TRIES = 100 };
+enum { STORE_BYTES_MAX = 8 << 20 };
 
 /* ---- inputs */
 
@@ -48,7 +45,7 @@ static void *random_rows(size_t bytes, uint64_t *state)
 }
 
 /* Of this process alone. */
-static kvarn_key make_key(const struct bench_work *work, char kind, uint64_t number)
+kvarn_key bench_work_key(const struct bench_work *work, char kind, uint64_t number)
 {
     const uint64_t process = (uint64_t)getpid();
     kvarn_key key = {{0}};
@@ -76,7 +73,7 @@ bool bench_work_make(struct bench_work *work, const struct bench_options *option
     if (!work->keys || !work->kinds || !work->results)
         return false;
     for (uint32_t i = 0; i < work->blocks; i++) {
-        work->keys[i] = make_key(work, 'c', i);
+        work->keys[i] = bench_work_key(work, 'c', i);
         /* As an engine would: the sink stays exact. */
         work->kinds[i] = i * preset->group < KVARN_SINK_TOKENS && options->op != BENCH_IMPORT
                              ? KVARN_BLOCK_EXACT
@@ -220,47 +217,6 @@ kvarn_status bench_work_store(struct bench_work *work, struct bench_client *clie
     return op == BENCH_IMPORT ? export_context(work, client) : KVARN_OK;
 }
 
-/* Drops what there is; gives how many blocks there were. */
-static size_t drop_all(struct bench_work *work, struct bench_client *client)
-{
-    static kvarn_key keys[DROP_BATCH];
-    kvarn_blocks_args args = KVARN_BLOCKS_INIT;
-    size_t dropped = 0;
-
-    args.deadline_ms = DROP_MS; /* a short --timeout is for the measurement */
-    args.space = client->space;
-    args.keys = work->keys;
-    args.count = work->blocks;
-    if (work->options->op != BENCH_COMPRESS) {
-        kvarn_drop(client->client, &args);
-        dropped += args.matched;
-    }
-    args.keys = keys;
-    for (uint64_t first = 0; first < work->fresh; first += DROP_BATCH) {
-        args.count = 0;
-        args.matched = 0;
-        for (uint64_t i = first; i < work->fresh && args.count < DROP_BATCH; i++)
-            keys[args.count++] = make_key(work, 'f', i);
-        if (kvarn_drop(client->client, &args) == KVARN_PEER_LOST)
-            return dropped;
-        dropped += args.matched;
-    }
-    return dropped;
-}
-
-void bench_work_remove(struct bench_work *work, struct bench_client *client, bool again)
-{
-    const struct timespec pause = {.tv_nsec = DROP_PAUSE_NS};
-
-    if (work->options->op == BENCH_PING || kvarn_client_fd(client->client) < 0)
-        return;
-    drop_all(work, client);
-    for (int quiet = 0, tries = 0; again && quiet < DROP_QUIET && tries < DROP_TRIES; tries++) {
-        nanosleep(&pause, NULL);
-        quiet = drop_all(work, client) == 0 ? quiet + 1 : 0;
-    }
-}
-
 uint64_t bench_work_pool_bytes(const struct bench_work *work, const struct bench_client *client)
 {
     uint64_t bytes = 0;
@@ -277,7 +233,7 @@ uint64_t bench_work_pool_bytes(const struct bench_work *work, const struct bench
 static void fresh_keys(struct bench_work *work, struct bench_client *client)
 {
     for (uint32_t i = 0; i < work->blocks; i++)
-        client->keys[i] = make_key(work, 'f', work->fresh++);
+        client->keys[i] = bench_work_key(work, 'f', work->fresh++);
 }
 
 static kvarn_status start_compress(struct bench_work *work, struct bench_client *client)
