@@ -127,6 +127,12 @@ kvarn_status kvk_copy_rows(void *dst, size_t dst_token_stride_bytes, const void 
 /* f32 rows -> dtype, round to nearest even. */
 void kvk_store_rows(void *dst, kvarn_dtype dtype, const float *src, size_t count);
 
+/* Looks for NaN and infinity in what a slot holds of one layer and kv head: a record (kind TILE) or
+ * K, then V rows [group, dim] (EXACT), at any alignment. NON_FINITE with fault set (of a record:
+ * the token or channel whose scale it is); INVALID_SHAPE. */
+kvarn_status kvk_cell_check(const struct kvk_shape *shape, uint32_t kind, const uint8_t *cell,
+                            struct kvk_fault *fault);
+
 /* CRC-32C (Castagnoli) of bytes, continued from `crc` (0 at the start). d_rec of a record. */
 uint32_t kvk_digest(uint32_t crc, const void *bytes, size_t count);
 

@@ -72,15 +72,45 @@ static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_ex
     return KVARN_OK;
 }
 
+/* The slot's cells one after the other; the first that holds NaN or infinity is named. */
+static kvarn_status check_cells(const struct kvd_exec_item *lead, struct kvd_fault *fault)
+{
+    const struct kvd_job *job = lead->job;
+    const struct kvd_copy *copy = &lead->entry.copy;
+    const uint8_t *slot = lead->slot != NULL ? lead->slot : lead->k;
+    uint64_t cell = kvd_exec_cell_bytes(&job->shape, copy->kind);
+
+    if (cell == 0 || copy->bytes % cell != 0 ||
+        copy->bytes / cell != (uint64_t)job->layers * job->heads)
+        return KVARN_INTERNAL;
+    for (uint64_t i = 0; i < copy->bytes / cell; i++) {
+        struct kvk_fault at;
+        kvarn_status status = kvk_cell_check(&job->shape, copy->kind, slot + i * cell, &at);
+
+        if (status == KVARN_OK)
+            continue;
+        if (status == KVARN_NON_FINITE)
+            *fault = (struct kvd_fault){(uint32_t)at.tensor, (uint32_t)(i / job->heads),
+                                        (uint32_t)(i % job->heads), at.token, at.channel};
+        return status;
+    }
+    return KVARN_OK;
+}
+
 static void copy_finish(const struct kvd_exec_item *lead)
 {
+    const struct kvd_copy *asked = &lead->entry.copy;
     struct kvd_copy *copy = lead->result;
-    uint32_t digest = lead->digest;
+    struct kvd_fault fault = {0};
+    kvarn_status status = lead->status;
 
-    copy->status = lead->status;
-    if (lead->entry.copy.check && lead->entry.copy.digest != digest)
-        copy->status = KVARN_CORRUPT;
-    copy->digest = digest;
+    if (status == KVARN_OK && asked->check && asked->digest != lead->digest)
+        status = KVARN_CORRUPT;
+    if (status == KVARN_OK && asked->check && asked->kind != 0)
+        status = check_cells(lead, &fault);
+    copy->status = status;
+    copy->digest = lead->digest;
+    copy->fault = fault;
 }
 
 const struct kvd_exec_op kvd_exec_copy = {

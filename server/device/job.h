@@ -123,7 +123,10 @@ struct kvd_copy {
     uint32_t digest; /* in when check, out always */
     uint32_t check;
     uint32_t status; /* out */
-    uint32_t reserved;
+    /* with check: 0 = bytes as they are; a kvarn_block_kind = a slot of the job's layers and heads,
+     * which must hold finite numbers (NON_FINITE, fault) */
+    uint32_t kind;
+    struct kvd_fault fault; /* out */
 };
 
 #endif

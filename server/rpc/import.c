@@ -133,6 +133,7 @@ static void fill(struct kvd_work *work, uint32_t i, void *at)
     copy->bytes = kvd_space_slot_bytes(work->space, item->kind);
     copy->digest = item->digest;
     copy->check = 1;
+    copy->kind = item->kind; /* a right digest says nothing about NaN */
 }
 
 static kvarn_status read(struct kvd_work *work, uint32_t i, const void *at, uint32_t *digest)
@@ -140,9 +141,10 @@ static kvarn_status read(struct kvd_work *work, uint32_t i, const void *at, uint
     struct kvd_copy copy;
     kvarn_status status;
 
-    (void)i;
     memcpy(&copy, at, sizeof copy);
     status = kvd_status_of(copy.status);
+    if (status == KVARN_NON_FINITE)
+        kvd_items_fault(work, i, &copy.fault);
     if (status == KVARN_CORRUPT)
         kvd_work_service(work)->integrity_failures++;
     *digest = copy.digest;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/tile.h"
 #include "server/store/pool.h"
 #include "support/rpc_rig.h"
 
@@ -147,6 +148,32 @@ static void a_wrong_bit_is_not_kept(void **state)
     close_scene(scene);
 }
 
+/* A scale that is infinite, under a digest that is right: every attention over it would be NaN. */
+static void a_record_that_is_not_finite_is_refused(void **state)
+{
+    struct scene *scene = open_scene(NULL);
+    struct kvk_layout at = kvk_layout_of(64, 64, 2, 2);
+    uint8_t *block = scene->bytes + COUNT * KVW_PUT_ROW_BYTES + scene->to.tile_bytes;
+    uint8_t *record = block + 3 * at.bytes; /* layer 1, head 1 of block 1 */
+    struct kvw_put_row row;
+    struct rig_call *call;
+
+    (void)state;
+    record[at.v_step + 2 * 9] = 0x00; /* token 9: infinity */
+    record[at.v_step + 2 * 9 + 1] = 0x7c;
+    kvw_put_row_load(&row, scene->bytes + KVW_PUT_ROW_BYTES);
+    row.digest = kvk_digest(0, block, scene->to.tile_bytes);
+    kvw_put_row_store(scene->bytes + KVW_PUT_ROW_BYTES, &row);
+    call = import(scene);
+    assert_int_equal(call->status, KVARN_NON_FINITE);
+    assert_non_null(strstr(call->text, "tensor v"));
+    assert_non_null(strstr(call->text, "layer 1, kv head 1, token 9"));
+    assert_int_equal(rig_block(call, 0).status, KVARN_OK);
+    assert_int_equal(rig_block(call, 1).status, KVARN_NON_FINITE);
+    assert_int_equal(kept(scene), COUNT - 1);
+    close_scene(scene);
+}
+
 static void a_wrong_row_keeps_nothing(void **state)
 {
     struct scene *scene = open_scene(NULL);
@@ -240,6 +267,7 @@ int main(void)
         cmocka_unit_test(tiles_go_straight_into_their_slots),
         cmocka_unit_test(what_exists_gives_its_slot_back),
         cmocka_unit_test(a_wrong_bit_is_not_kept),
+        cmocka_unit_test(a_record_that_is_not_finite_is_refused),
         cmocka_unit_test(a_wrong_row_keeps_nothing),
         cmocka_unit_test(another_origin_is_refused),
         cmocka_unit_test(a_client_that_goes_keeps_nothing),
