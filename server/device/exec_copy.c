@@ -54,38 +54,21 @@ static kvarn_status digest_plan(struct kvd_executor *executor, struct kvd_exec_i
     return plan_pieces(executor, item);
 }
 
-static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
-                              struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
+/* The cells of a slot that begin in bytes [from, from + bytes) of the source, which is all there:
+ * NaN and infinity are named by layer, head and token. */
+static kvarn_status check_cells(const struct kvd_exec_item *item, uint64_t from, uint64_t bytes,
+                                struct kvd_fault *fault)
 {
+    const struct kvd_job *job = item->job;
     const struct kvd_copy *copy = &item->entry.copy;
-    uint64_t from = (uint64_t)unit * PIECE_BYTES, left = copy->bytes - from;
-    size_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
-
-    (void)executor;
-    (void)thread;
-    (void)fault;
-    if (item->slot != NULL)
-        memcpy(item->slot + from, item->k + from, bytes);
-    /* of what arrived, not of what was sent */
-    const uint8_t *written = item->slot != NULL ? item->slot : item->k;
-    kvd_exec_join_digest(item, kvk_digest(0, written + from, bytes), left - bytes);
-    return KVARN_OK;
-}
-
-/* The slot's cells one after the other; the first that holds NaN or infinity is named. */
-static kvarn_status check_cells(const struct kvd_exec_item *lead, struct kvd_fault *fault)
-{
-    const struct kvd_job *job = lead->job;
-    const struct kvd_copy *copy = &lead->entry.copy;
-    const uint8_t *slot = lead->slot != NULL ? lead->slot : lead->k;
     uint64_t cell = kvd_exec_cell_bytes(&job->shape, copy->kind);
 
     if (cell == 0 || copy->bytes % cell != 0 ||
         copy->bytes / cell != (uint64_t)job->layers * job->heads)
         return KVARN_INTERNAL;
-    for (uint64_t i = 0; i < copy->bytes / cell; i++) {
+    for (uint64_t i = (from + cell - 1) / cell; i * cell < from + bytes; i++) {
         struct kvk_fault at;
-        kvarn_status status = kvk_cell_check(&job->shape, copy->kind, slot + i * cell, &at);
+        kvarn_status status = kvk_cell_check(&job->shape, copy->kind, item->k + i * cell, &at);
 
         if (status == KVARN_OK)
             continue;
@@ -97,20 +80,34 @@ static kvarn_status check_cells(const struct kvd_exec_item *lead, struct kvd_fau
     return KVARN_OK;
 }
 
+static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_exec_thread *thread,
+                              struct kvd_exec_item *item, uint32_t unit, struct kvd_fault *fault)
+{
+    const struct kvd_copy *copy = &item->entry.copy;
+    uint64_t from = (uint64_t)unit * PIECE_BYTES, left = copy->bytes - from;
+    size_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+
+    (void)executor;
+    (void)thread;
+    if (item->slot != NULL)
+        memcpy(item->slot + from, item->k + from, bytes);
+    /* of what arrived, not of what was sent */
+    const uint8_t *written = item->slot != NULL ? item->slot : item->k;
+    kvd_exec_join_digest(item, kvk_digest(0, written + from, bytes), left - bytes);
+    return copy->check && copy->kind != 0 ? check_cells(item, from, bytes, fault) : KVARN_OK;
+}
+
 static void copy_finish(const struct kvd_exec_item *lead)
 {
     const struct kvd_copy *asked = &lead->entry.copy;
     struct kvd_copy *copy = lead->result;
-    struct kvd_fault fault = {0};
-    kvarn_status status = lead->status;
 
-    if (status == KVARN_OK && asked->check && asked->digest != lead->digest)
-        status = KVARN_CORRUPT;
-    if (status == KVARN_OK && asked->check && asked->kind != 0)
-        status = check_cells(lead, &fault);
-    copy->status = status;
+    copy->status = lead->status;
+    /* before anything that was seen in the bytes: they are not the ones that were meant */
+    if (asked->check && asked->digest != lead->digest)
+        copy->status = KVARN_CORRUPT;
     copy->digest = lead->digest;
-    copy->fault = fault;
+    copy->fault = lead->fault;
 }
 
 const struct kvd_exec_op kvd_exec_copy = {
