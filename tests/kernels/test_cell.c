@@ -1,4 +1,5 @@
-/* kernels/cell.c: NaN and infinity are found in every vector of a record and in every exact row, and named. */
+/* kernels/cell.c: NaN and infinity are found in every vector of a record and in every exact row,
+ * and named. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,12 +12,8 @@
 #include "kernels/kernels.h"
 #include "kernels/tile.h"
 
-static const struct kvk_shape shape = {.dim = 64,
-                                       .group = 128,
-                                       .bits_k = 4,
-                                       .bits_v = 2,
-                                       .dtype = KVARN_BF16,
-                                       .iterations = 8};
+static const struct kvk_shape shape = {
+    .dim = 64, .group = 128, .bits_k = 4, .bits_v = 2, .dtype = KVARN_BF16, .iterations = 8};
 
 static void put(uint8_t *at, uint16_t value)
 {
@@ -47,7 +44,7 @@ static void every_element_of_every_vector_counts(void **state)
         uint32_t count;
         char tensor;
         int per_token;
-    } vectors[] = {{at.k_step, 64, 'k', 0},     {at.k_zero, 64, 'k', 0},  {at.k_token, 128, 'k', 1},
+    } vectors[] = {{at.k_step, 64, 'k', 0},    {at.k_zero, 64, 'k', 0},  {at.k_token, 128, 'k', 1},
                    {at.v_channel, 64, 'v', 0}, {at.v_step, 128, 'v', 1}, {at.v_zero, 128, 'v', 1}};
     const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01};
     struct kvk_fault fault;
