@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that needs no GPU. About 8 minutes on 2 cores.
+# Installs what is missing, builds, and runs every test that needs no GPU. 5 to 9 minutes on 2 cores.
 #
 #   tests/run.sh            everything: gcc release, clang, address+undefined and thread sanitizers, lint
 #   tests/run.sh --quick    gcc release only
