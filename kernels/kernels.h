@@ -133,6 +133,11 @@ void kvk_store_rows(void *dst, kvarn_dtype dtype, const float *src, size_t count
 kvarn_status kvk_cell_check(const struct kvk_shape *shape, uint32_t kind, const uint8_t *cell,
                             struct kvk_fault *fault);
 
+/* A record from canonical to device order and back (tile.h): kvk_layout_of(...).bytes each, any
+ * alignment, apart from each other. */
+void kvk_device_from_record(const struct kvk_shape *shape, uint8_t *device, const uint8_t *record);
+void kvk_record_from_device(const struct kvk_shape *shape, uint8_t *record, const uint8_t *device);
+
 /* CRC-32C (Castagnoli) of bytes, continued from `crc` (0 at the start). d_rec of a record. */
 uint32_t kvk_digest(uint32_t crc, const void *bytes, size_t count);
 

@@ -28,6 +28,7 @@ COVERED = {
     "client/demo/*.c": ["tests/client/demo.sh"],
     # variants of one kernel
     "kernels/attend_*.c": ["tests/kernels/test_attend.c", "tests/kernels/test_attend_split.c"],
+    "kernels/convert_ref.c": ["tests/kernels/test_convert.c"],
     "kernels/compress_*.c": ["tests/kernels/test_compress.c", "tests/kernels/test_golden.c"],
     "kernels/decompress_*.c": ["tests/kernels/test_decompress.c", "tests/kernels/test_golden.c"],
     # what a worker does with a job, and the two ends of its process
