@@ -94,7 +94,7 @@ static kvarn_status piece_run(struct kvd_executor *executor, const struct kvd_ex
     /* of what arrived, not of what was sent */
     const uint8_t *written = item->slot != NULL ? item->slot : item->k;
     kvd_exec_join_digest(item, kvk_digest(0, written + from, bytes), left - bytes);
-    return copy->check && copy->kind != 0 ? check_cells(item, from, bytes, fault) : KVARN_OK;
+    return copy->check & KVD_CHECK_FINITE ? check_cells(item, from, bytes, fault) : KVARN_OK;
 }
 
 static void copy_finish(const struct kvd_exec_item *lead)
@@ -104,7 +104,7 @@ static void copy_finish(const struct kvd_exec_item *lead)
 
     copy->status = lead->status;
     /* before anything that was seen in the bytes: they are not the ones that were meant */
-    if (asked->check && asked->digest != lead->digest)
+    if ((asked->check & KVD_CHECK_DIGEST) != 0 && asked->digest != lead->digest)
         copy->status = KVARN_CORRUPT;
     copy->digest = lead->digest;
     copy->fault = lead->fault;

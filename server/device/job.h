@@ -32,7 +32,8 @@ enum kvd_job_op {
     KVD_JOB_WRITE_ROWS, /* kvd_write entries: rows -> part of an EXACT slot */
     KVD_JOB_ATTEND,     /* kvd_attend entries */
     KVD_JOB_COPY,       /* kvd_copy entries: bytes -> bytes, digest on the way */
-    KVD_JOB_DIGEST      /* kvd_copy entries: digest of src only */
+    KVD_JOB_DIGEST,     /* kvd_copy entries: digest of src only */
+    KVD_JOB_ZERO /* kvd_zero entries; CUDA workers only: a host pool's pages are given back */
 };
 
 /* Where a value stood that was refused. */
@@ -115,18 +116,31 @@ struct kvd_attend {
     struct kvd_fault fault; /* out */
 };
 
-/* COPY, DIGEST. check = 1: a digest other than `digest` gives CORRUPT and leaves dst unspecified.
- */
+enum kvd_check {
+    KVD_CHECK_DIGEST = 1, /* a digest other than `digest` gives CORRUPT */
+    KVD_CHECK_FINITE = 2  /* the slot must hold finite numbers: else NON_FINITE, fault */
+};
+
+/* COPY, DIGEST. A slot in a CUDA pool is in device order; everywhere else it is canonical, so a
+ * COPY between the two converts. The digest is that of the canonical bytes in every case. */
 struct kvd_copy {
-    struct kvd_place dst, src;
+    struct kvd_place dst, src; /* dst is unspecified when status is not OK */
     uint64_t bytes;
-    uint32_t digest; /* in when check, out always */
-    uint32_t check;
+    uint32_t digest; /* in with KVD_CHECK_DIGEST, out always */
+    uint32_t check;  /* kvd_check */
     uint32_t status; /* out */
-    /* with check: 0 = bytes as they are; a kvarn_block_kind = a slot of the job's layers and heads,
-     * which must hold finite numbers (NON_FINITE, fault) */
+    /* kvarn_block_kind: a slot of the job's layers and heads; 0 = bytes as they are, not in a CUDA
+     * pool and not with KVD_CHECK_FINITE */
     uint32_t kind;
     struct kvd_fault fault; /* out */
+};
+
+/* ZERO: a range of the pool. */
+struct kvd_zero {
+    struct kvd_place at;
+    uint64_t bytes;
+    uint32_t status; /* out */
+    uint32_t reserved;
 };
 
 #endif

@@ -53,7 +53,8 @@ static kvarn_status take_hello(struct kvd_process *process, const char **why)
     struct kvd_link_hello hello;
     ssize_t got = recv(process->control, &hello, sizeof(hello), MSG_DONTWAIT);
 
-    if (got != (ssize_t)sizeof(hello) || hello.refusal != KVD_LINK_READY) {
+    if (got != (ssize_t)sizeof(hello) || hello.kind != KVD_LINK_HELLO ||
+        hello.refusal != KVD_LINK_READY) {
         *why = got == (ssize_t)sizeof(hello) ? refusal_text(hello.refusal)
                                              : "the worker ended before its self-test was done";
         return KVARN_INTERNAL;

@@ -139,7 +139,7 @@ static void serve(struct worker *worker)
 kvarn_status kvd_worker_serve(const struct kvd_worker_options *options)
 {
     static struct worker worker; /* large, and one per process */
-    struct kvd_link_hello hello = {0};
+    struct kvd_link_hello hello = {.kind = KVD_LINK_HELLO};
 
     worker.staging.fd = worker.pool.fd = worker.ring_memory.fd = -1;
     worker.look = kvd_cpus_available() > 1;

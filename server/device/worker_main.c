@@ -96,7 +96,8 @@ int main(int argc, char **argv)
     argp_parse(&parser, argc, argv, 0, NULL, &arguments);
     if (tie_to_parent(arguments.parent) != 0 || fcntl(KVD_LINK_CONTROL, F_GETFD) < 0) {
         fprintf(stderr, "kvarn-worker: started by kvarnd only\n");
-        return 2;
+        return KVD_LINK_EXIT_USAGE;
     }
-    return kvd_worker_serve(&arguments.worker) == KVARN_OK ? 0 : 1;
+    return kvd_worker_serve(&arguments.worker) == KVARN_OK ? KVD_LINK_EXIT_OK
+                                                           : KVD_LINK_EXIT_REFUSED;
 }

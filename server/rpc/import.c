@@ -132,8 +132,8 @@ static void fill(struct kvd_work *work, uint32_t i, void *at)
         work->held_count ? copy->dst : kvd_work_place(work, work->request.payload + item->source);
     copy->bytes = kvd_space_slot_bytes(work->space, item->kind);
     copy->digest = item->digest;
-    copy->check = 1;
-    copy->kind = item->kind; /* a right digest says nothing about NaN */
+    copy->check = KVD_CHECK_DIGEST | KVD_CHECK_FINITE; /* a right digest says nothing about NaN */
+    copy->kind = item->kind;
 }
 
 static kvarn_status read(struct kvd_work *work, uint32_t i, const void *at, uint32_t *digest)

@@ -312,7 +312,8 @@ static void sinks_step(struct kvd_work *work)
         work->items[i].entry = (int32_t)at;
         entries[at++] = (struct kvd_copy){
             .src = kvd_block_place(work->turns[seals[i].turn].sequence->blocks[seals[i].at]),
-            .bytes = work->space->exact_bytes};
+            .bytes = work->space->exact_bytes,
+            .kind = KVARN_BLOCK_EXACT};
     }
     if (!kvd_work_submit(work, work->second, sinks_done))
         sinks_done(work);

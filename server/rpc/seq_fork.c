@@ -60,7 +60,8 @@ static bool plan(struct kvd_work *work)
             entries[at++] =
                 (struct kvd_copy){.dst = kvd_block_place(work->turns[i].sequence->blocks[b]),
                                   .src = kvd_block_place(parent->blocks[b]),
-                                  .bytes = work->space->exact_bytes};
+                                  .bytes = work->space->exact_bytes,
+                                  .kind = KVARN_BLOCK_EXACT};
     return true;
 }
 

@@ -48,7 +48,8 @@ static void plan(struct kvd_work *work)
             (struct kvd_copy){.src = kvd_block_place(item->block),
                               .bytes = kvd_space_slot_bytes(work->space, item->kind),
                               .digest = item->block->digest,
-                              .check = 1};
+                              .check = KVD_CHECK_DIGEST,
+                              .kind = item->kind};
     }
     work->job->count = work->entry_count;
 }

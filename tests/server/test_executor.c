@@ -263,7 +263,7 @@ static void copy_digests_and_checks(void **state)
         assert_int_equal(copy->digest, kvk_digest(0, src, sizes[i]));
         assert_memory_equal(dst, src, sizes[i]);
         assert_int_equal(dst[sizes[i]], 0xee);
-        copy->check = 1;
+        copy->check = KVD_CHECK_DIGEST;
         exec_run(f, job);
         assert_int_equal(copy->status, KVARN_OK);
         copy->digest ^= 1;
