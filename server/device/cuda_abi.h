@@ -147,106 +147,101 @@ struct kvd_cu_launch {
     uint32_t attribute_count;
 };
 
-/* X(name in our table, symbol of the driver, parameters); every function gives a kvd_cu_result */
+/* X(name in our table, symbol of the driver, its parameters...); every function gives a
+ * kvd_cu_result. memory_export writes an int; memory_import takes the descriptor itself as pointer.
+ */
 #define KVD_CU_DRIVER_FUNCTIONS(X)                                                                 \
-    X(init, cuInit, (unsigned flags))                                                              \
-    X(driver_version, cuDriverGetVersion, (int *version))                                          \
-    X(device_count, cuDeviceGetCount, (int *count))                                                \
-    X(error_name, cuGetErrorName, (kvd_cu_result result, const char **name))                       \
-    X(error_string, cuGetErrorString, (kvd_cu_result result, const char **text))
+    X(init, cuInit, unsigned flags)                                                                \
+    X(driver_version, cuDriverGetVersion, int *version)                                            \
+    X(device_count, cuDeviceGetCount, int *count)                                                  \
+    X(error_name, cuGetErrorName, kvd_cu_result result, const char **name)                         \
+    X(error_string, cuGetErrorString, kvd_cu_result result, const char **text)
 
 #define KVD_CU_DEVICE_FUNCTIONS(X)                                                                 \
-    X(device_get, cuDeviceGet, (kvd_cu_device * device, int ordinal))                              \
-    X(device_name, cuDeviceGetName, (char *name, int bytes, kvd_cu_device device))                 \
-    X(device_uuid, cuDeviceGetUuid_v2, (struct kvd_cu_uuid * uuid, kvd_cu_device device))          \
-    X(device_attribute, cuDeviceGetAttribute,                                                      \
-      (int *value, enum kvd_cu_device_attribute attribute, kvd_cu_device device))                  \
-    X(context_retain, cuDevicePrimaryCtxRetain, (kvd_cu_context * context, kvd_cu_device device))  \
-    X(context_release, cuDevicePrimaryCtxRelease_v2, (kvd_cu_device device))                       \
-    X(context_set, cuCtxSetCurrent, (kvd_cu_context context))                                      \
-    X(context_synchronize, cuCtxSynchronize, (void))                                               \
-    X(memory_info, cuMemGetInfo_v2, (size_t * free, size_t * total))
+    X(device_get, cuDeviceGet, kvd_cu_device *device, int ordinal)                                 \
+    X(device_name, cuDeviceGetName, char *name, int bytes, kvd_cu_device device)                   \
+    X(device_uuid, cuDeviceGetUuid_v2, struct kvd_cu_uuid *uuid, kvd_cu_device device)             \
+    X(device_attribute, cuDeviceGetAttribute, int *value, enum kvd_cu_device_attribute attribute,  \
+      kvd_cu_device device)                                                                        \
+    X(context_retain, cuDevicePrimaryCtxRetain, kvd_cu_context *context, kvd_cu_device device)     \
+    X(context_release, cuDevicePrimaryCtxRelease_v2, kvd_cu_device device)                         \
+    X(context_set, cuCtxSetCurrent, kvd_cu_context context)                                        \
+    X(context_synchronize, cuCtxSynchronize, void)                                                 \
+    X(memory_info, cuMemGetInfo_v2, size_t *free, size_t *total)
 
 #define KVD_CU_MEMORY_FUNCTIONS(X)                                                                 \
-    X(memory_granularity, cuMemGetAllocationGranularity,                                           \
-      (size_t * bytes, const struct kvd_cu_memory_properties *properties, uint32_t option))        \
-    X(memory_create, cuMemCreate,                                                                  \
-      (kvd_cu_memory * memory, size_t bytes, const struct kvd_cu_memory_properties *properties,    \
-       unsigned long long flags))                                                                  \
-    X(memory_release, cuMemRelease, (kvd_cu_memory memory))                                        \
-    X(memory_export, cuMemExportToShareableHandle,                                                 \
-      (void *fd, kvd_cu_memory memory, uint32_t handle_type, unsigned long long flags))            \
-    X(memory_import, cuMemImportFromShareableHandle,                                               \
-      (kvd_cu_memory * memory, void *fd, uint32_t handle_type)) /* the fd itself as a pointer */   \
-    X(address_reserve, cuMemAddressReserve,                                                        \
-      (kvd_cu_address * address, size_t bytes, size_t alignment, kvd_cu_address wanted,            \
-       unsigned long long flags))                                                                  \
-    X(address_free, cuMemAddressFree, (kvd_cu_address address, size_t bytes))                      \
-    X(memory_map, cuMemMap,                                                                        \
-      (kvd_cu_address address, size_t bytes, size_t offset, kvd_cu_memory memory,                  \
-       unsigned long long flags))                                                                  \
-    X(memory_unmap, cuMemUnmap, (kvd_cu_address address, size_t bytes))                            \
-    X(memory_access, cuMemSetAccess,                                                               \
-      (kvd_cu_address address, size_t bytes, const struct kvd_cu_access *access, size_t count))    \
-    X(memory_alloc, cuMemAlloc_v2, (kvd_cu_address * address, size_t bytes))                       \
-    X(memory_free, cuMemFree_v2, (kvd_cu_address address))                                         \
-    X(host_alloc, cuMemHostAlloc, (void **at, size_t bytes, unsigned flags))                       \
-    X(host_free, cuMemFreeHost, (void *at))                                                        \
-    X(host_register, cuMemHostRegister_v2, (void *at, size_t bytes, unsigned flags))               \
-    X(host_unregister, cuMemHostUnregister, (void *at))                                            \
-    X(host_address, cuMemHostGetDevicePointer_v2,                                                  \
-      (kvd_cu_address * address, void *at, unsigned flags))
+    X(memory_granularity, cuMemGetAllocationGranularity, size_t *bytes,                            \
+      const struct kvd_cu_memory_properties *properties, uint32_t option)                          \
+    X(memory_create, cuMemCreate, kvd_cu_memory *memory, size_t bytes,                             \
+      const struct kvd_cu_memory_properties *properties, unsigned long long flags)                 \
+    X(memory_release, cuMemRelease, kvd_cu_memory memory)                                          \
+    X(memory_export, cuMemExportToShareableHandle, void *fd, kvd_cu_memory memory,                 \
+      uint32_t handle_type, unsigned long long flags)                                              \
+    X(memory_import, cuMemImportFromShareableHandle, kvd_cu_memory *memory, void *fd,              \
+      uint32_t handle_type)                                                                        \
+    X(address_reserve, cuMemAddressReserve, kvd_cu_address *address, size_t bytes,                 \
+      size_t alignment, kvd_cu_address wanted, unsigned long long flags)                           \
+    X(address_free, cuMemAddressFree, kvd_cu_address address, size_t bytes)                        \
+    X(memory_map, cuMemMap, kvd_cu_address address, size_t bytes, size_t offset,                   \
+      kvd_cu_memory memory, unsigned long long flags)                                              \
+    X(memory_unmap, cuMemUnmap, kvd_cu_address address, size_t bytes)                              \
+    X(memory_access, cuMemSetAccess, kvd_cu_address address, size_t bytes,                         \
+      const struct kvd_cu_access *access, size_t count)                                            \
+    X(memory_alloc, cuMemAlloc_v2, kvd_cu_address *address, size_t bytes)                          \
+    X(memory_free, cuMemFree_v2, kvd_cu_address address)                                           \
+    X(host_alloc, cuMemHostAlloc, void **at, size_t bytes, unsigned flags)                         \
+    X(host_free, cuMemFreeHost, void *at)                                                          \
+    X(host_register, cuMemHostRegister_v2, void *at, size_t bytes, unsigned flags)                 \
+    X(host_unregister, cuMemHostUnregister, void *at)                                              \
+    X(host_address, cuMemHostGetDevicePointer_v2, kvd_cu_address *address, void *at, unsigned flags)
 
 #define KVD_CU_STREAM_FUNCTIONS(X)                                                                 \
-    X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                        \
-      (kvd_cu_address to, const void *from, size_t bytes, kvd_cu_stream stream))                   \
-    X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                          \
-      (void *to, kvd_cu_address from, size_t bytes, kvd_cu_stream stream))                         \
-    X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                        \
-      (kvd_cu_address to, kvd_cu_address from, size_t bytes, kvd_cu_stream stream))                \
-    X(set_bytes, cuMemsetD8Async,                                                                  \
-      (kvd_cu_address at, unsigned char value, size_t count, kvd_cu_stream stream))                \
-    X(set_words, cuMemsetD32Async,                                                                 \
-      (kvd_cu_address at, unsigned value, size_t count, kvd_cu_stream stream))                     \
-    X(stream_create, cuStreamCreate, (kvd_cu_stream * stream, unsigned flags))                     \
-    X(stream_destroy, cuStreamDestroy_v2, (kvd_cu_stream stream))                                  \
-    X(stream_query, cuStreamQuery, (kvd_cu_stream stream))                                         \
-    X(stream_synchronize, cuStreamSynchronize, (kvd_cu_stream stream))                             \
-    X(stream_wait, cuStreamWaitEvent, (kvd_cu_stream stream, kvd_cu_event event, unsigned flags))  \
-    X(event_create, cuEventCreate, (kvd_cu_event * event, unsigned flags))                         \
-    X(event_destroy, cuEventDestroy_v2, (kvd_cu_event event))                                      \
-    X(event_record, cuEventRecord, (kvd_cu_event event, kvd_cu_stream stream))                     \
-    X(event_query, cuEventQuery, (kvd_cu_event event))                                             \
-    X(event_synchronize, cuEventSynchronize, (kvd_cu_event event))                                 \
-    X(event_elapsed, cuEventElapsedTime,                                                           \
-      (float *milliseconds, kvd_cu_event begin, kvd_cu_event end))                                 \
-    X(capture_begin, cuStreamBeginCapture_v2, (kvd_cu_stream stream, uint32_t mode))               \
-    X(capture_end, cuStreamEndCapture, (kvd_cu_stream stream, kvd_cu_graph * graph))               \
-    X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
-      (kvd_cu_graph_exec * exec, kvd_cu_graph graph, unsigned long long flags))                    \
-    X(graph_launch, cuGraphLaunch, (kvd_cu_graph_exec exec, kvd_cu_stream stream))                 \
-    X(graph_exec_destroy, cuGraphExecDestroy, (kvd_cu_graph_exec exec))                            \
-    X(graph_destroy, cuGraphDestroy, (kvd_cu_graph graph))
+    X(copy_to_device, cuMemcpyHtoDAsync_v2, kvd_cu_address to, const void *from, size_t bytes,     \
+      kvd_cu_stream stream)                                                                        \
+    X(copy_to_host, cuMemcpyDtoHAsync_v2, void *to, kvd_cu_address from, size_t bytes,             \
+      kvd_cu_stream stream)                                                                        \
+    X(copy_on_device, cuMemcpyDtoDAsync_v2, kvd_cu_address to, kvd_cu_address from, size_t bytes,  \
+      kvd_cu_stream stream)                                                                        \
+    X(set_bytes, cuMemsetD8Async, kvd_cu_address at, unsigned char value, size_t count,            \
+      kvd_cu_stream stream)                                                                        \
+    X(set_words, cuMemsetD32Async, kvd_cu_address at, unsigned value, size_t count,                \
+      kvd_cu_stream stream)                                                                        \
+    X(stream_create, cuStreamCreate, kvd_cu_stream *stream, unsigned flags)                        \
+    X(stream_destroy, cuStreamDestroy_v2, kvd_cu_stream stream)                                    \
+    X(stream_query, cuStreamQuery, kvd_cu_stream stream)                                           \
+    X(stream_synchronize, cuStreamSynchronize, kvd_cu_stream stream)                               \
+    X(stream_wait, cuStreamWaitEvent, kvd_cu_stream stream, kvd_cu_event event, unsigned flags)    \
+    X(event_create, cuEventCreate, kvd_cu_event *event, unsigned flags)                            \
+    X(event_destroy, cuEventDestroy_v2, kvd_cu_event event)                                        \
+    X(event_record, cuEventRecord, kvd_cu_event event, kvd_cu_stream stream)                       \
+    X(event_query, cuEventQuery, kvd_cu_event event)                                               \
+    X(event_synchronize, cuEventSynchronize, kvd_cu_event event)                                   \
+    X(event_elapsed, cuEventElapsedTime, float *milliseconds, kvd_cu_event begin,                  \
+      kvd_cu_event end)                                                                            \
+    X(capture_begin, cuStreamBeginCapture_v2, kvd_cu_stream stream, uint32_t mode)                 \
+    X(capture_end, cuStreamEndCapture, kvd_cu_stream stream, kvd_cu_graph *graph)                  \
+    X(graph_instantiate, cuGraphInstantiateWithFlags, kvd_cu_graph_exec *exec, kvd_cu_graph graph, \
+      unsigned long long flags)                                                                    \
+    X(graph_launch, cuGraphLaunch, kvd_cu_graph_exec exec, kvd_cu_stream stream)                   \
+    X(graph_exec_destroy, cuGraphExecDestroy, kvd_cu_graph_exec exec)                              \
+    X(graph_destroy, cuGraphDestroy, kvd_cu_graph graph)
 
 #define KVD_CU_KERNEL_FUNCTIONS(X)                                                                 \
-    X(library_load, cuLibraryLoadData,                                                             \
-      (kvd_cu_library * library, const void *image, void *jit_options, void **jit_values,          \
-       unsigned jit_count, void *options, void **values, unsigned count))                          \
-    X(library_unload, cuLibraryUnload, (kvd_cu_library library))                                   \
-    X(library_kernel, cuLibraryGetKernel,                                                          \
-      (kvd_cu_kernel * kernel, kvd_cu_library library, const char *name))                          \
-    X(kernel_function, cuKernelGetFunction, (kvd_cu_function * function, kvd_cu_kernel kernel))    \
-    X(kernel_attribute, cuKernelGetAttribute,                                                      \
-      (int *value, enum kvd_cu_function_attribute attribute, kvd_cu_kernel kernel,                 \
-       kvd_cu_device device))                                                                      \
-    X(kernel_set_attribute, cuKernelSetAttribute,                                                  \
-      (enum kvd_cu_function_attribute attribute, int value, kvd_cu_kernel kernel,                  \
-       kvd_cu_device device))                                                                      \
-    X(kernel_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                  \
-      (int *blocks, kvd_cu_function function, int threads, size_t shared_bytes))                   \
-    X(launch, cuLaunchKernelEx,                                                                    \
-      (const struct kvd_cu_launch *launch, kvd_cu_function function, void **arguments,             \
-       void **extra))
+    X(library_load, cuLibraryLoadData, kvd_cu_library *library, const void *image,                 \
+      void *jit_options, void **jit_values, unsigned jit_count, void *options, void **values,      \
+      unsigned count)                                                                              \
+    X(library_unload, cuLibraryUnload, kvd_cu_library library)                                     \
+    X(library_kernel, cuLibraryGetKernel, kvd_cu_kernel *kernel, kvd_cu_library library,           \
+      const char *name)                                                                            \
+    X(kernel_function, cuKernelGetFunction, kvd_cu_function *function, kvd_cu_kernel kernel)       \
+    X(kernel_attribute, cuKernelGetAttribute, int *value,                                          \
+      enum kvd_cu_function_attribute attribute, kvd_cu_kernel kernel, kvd_cu_device device)        \
+    X(kernel_set_attribute, cuKernelSetAttribute, enum kvd_cu_function_attribute attribute,        \
+      int value, kvd_cu_kernel kernel, kvd_cu_device device)                                       \
+    X(kernel_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, int *blocks,                     \
+      kvd_cu_function function, int threads, size_t shared_bytes)                                  \
+    X(launch, cuLaunchKernelEx, const struct kvd_cu_launch *launch, kvd_cu_function function,      \
+      void **arguments, void **extra)
 
 #define KVD_CU_FUNCTIONS(X)                                                                        \
     KVD_CU_DRIVER_FUNCTIONS(X)                                                                     \

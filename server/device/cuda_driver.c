@@ -20,7 +20,7 @@ static const char *fill(struct kvd_cuda_driver *driver)
     void *at;
 
     /* dlsym gives functions as object pointers; their bytes are what POSIX says to take over */
-#define FILL(name, symbol, parameters)                                                             \
+#define FILL(name, symbol, ...)                                                                    \
     at = dlsym(driver->library, #symbol);                                                          \
     if (at == NULL)                                                                                \
         return #symbol;                                                                            \

@@ -14,7 +14,7 @@ struct kvd_cuda_driver {
     void *library;
     int version; /* major * 1000 + minor * 10 */
     int devices; /* at least 1 */
-#define KVD_CUDA_FIELD(name, symbol, parameters) kvd_cu_result(*name) parameters;
+#define KVD_CUDA_FIELD(name, symbol, ...) kvd_cu_result (*name)(__VA_ARGS__);
     KVD_CU_FUNCTIONS(KVD_CUDA_FIELD)
 #undef KVD_CUDA_FIELD
 };

@@ -14,7 +14,7 @@ static int from_environment(const char *name, int otherwise)
     return text != NULL ? atoi(text) : otherwise;
 }
 
-#define DECLARE(name, symbol, parameters) EXPORT kvd_cu_result symbol parameters;
+#define DECLARE(name, symbol, ...) EXPORT kvd_cu_result symbol(__VA_ARGS__);
 KVD_CU_FUNCTIONS(DECLARE)
 
 kvd_cu_result cuInit(unsigned flags)
@@ -47,8 +47,8 @@ kvd_cu_result cuGetErrorString(kvd_cu_result result, const char **text)
 }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define REFUSE(name, symbol, parameters)                                                           \
-    kvd_cu_result symbol parameters                                                                \
+#define REFUSE(name, symbol, ...)                                                                  \
+    kvd_cu_result symbol(__VA_ARGS__)                                                              \
     {                                                                                              \
         return KVD_CU_NOT_SUPPORTED;                                                               \
     }
