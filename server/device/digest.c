@@ -27,3 +27,29 @@ uint32_t kvd_digest_advance(uint32_t digest, uint64_t after)
     }
     return digest;
 }
+
+void kvd_digest_joiner_init(struct kvd_digest_joiner *joiner, uint64_t piece_bytes)
+{
+    uint32_t power = kvd_digest_advance(UINT32_C(1) << 31, piece_bytes);
+
+    for (int byte = 0; byte < 4; byte++) {
+        joiner->table[byte][0] = 0;
+        for (uint32_t value = 1; value < 256; value++) {
+            uint32_t lowest = value & (0u - value), rest = value ^ lowest;
+            joiner->table[byte][value] =
+                rest != 0 ? joiner->table[byte][rest] ^ joiner->table[byte][lowest]
+                          : multiply(lowest << 8 * byte, power);
+        }
+    }
+}
+
+uint32_t kvd_digest_join(const struct kvd_digest_joiner *joiner, const uint32_t *digests,
+                         uint64_t count)
+{
+    uint32_t whole = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        whole = joiner->table[0][whole & 255] ^ joiner->table[1][whole >> 8 & 255] ^
+                joiner->table[2][whole >> 16 & 255] ^ joiner->table[3][whole >> 24] ^ digests[i];
+    return whole;
+}

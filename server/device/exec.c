@@ -10,35 +10,26 @@ const struct kvk_table *kvd_exec_table(const struct kvd_executor *executor)
 
 uint8_t *kvd_exec_at(const struct kvd_executor *executor, struct kvd_place place, uint64_t bytes)
 {
-    if (place.region >= KVD_REGIONS || executor->options.regions[place.region].base == NULL)
-        return NULL;
-    uint64_t size = executor->options.regions[place.region].bytes;
-    if (place.offset > size || bytes > size - place.offset)
-        return NULL;
-    return executor->options.regions[place.region].base + place.offset;
+    return kvd_bounds_hold(&executor->bounds, place, bytes)
+               ? executor->options.regions[place.region].base + place.offset
+               : NULL;
 }
 
 uint8_t *kvd_exec_rows(const struct kvd_executor *executor, struct kvd_place place,
                        const struct kvd_strides *strides, const uint32_t counts[3],
                        uint64_t row_bytes)
 {
-    const uint64_t steps[3] = {strides->layer, strides->token, strides->head};
-    uint64_t end = row_bytes, far;
-
-    for (int i = 0; i < 3; i++)
-        if (counts[i] == 0 || __builtin_mul_overflow(steps[i], (uint64_t)counts[i] - 1, &far) ||
-            __builtin_add_overflow(end, far, &end))
-            return NULL;
-    return kvd_exec_at(executor, place, end);
+    return kvd_bounds_hold_rows(&executor->bounds, place, strides, counts, row_bytes)
+               ? executor->options.regions[place.region].base + place.offset
+               : NULL;
 }
 
 uint8_t *kvd_exec_slot(const struct kvd_executor *executor, const struct kvd_job *job,
                        struct kvd_place place, uint32_t kind)
 {
-    uint64_t cell = kvd_exec_cell_bytes(&job->shape, kind);
-
-    /* layers and heads are bounded, so this cannot overflow */
-    return cell == 0 ? NULL : kvd_exec_at(executor, place, cell * job->layers * job->heads);
+    return kvd_bounds_hold_slot(&executor->bounds, job, place, kind)
+               ? executor->options.regions[place.region].base + place.offset
+               : NULL;
 }
 
 uint32_t kvd_exec_item_index(const struct kvd_executor *executor, const struct kvd_exec_item *item)

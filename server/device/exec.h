@@ -17,8 +17,8 @@
 #include <kvarn/status.h>
 
 #include "kernels/kernels.h"
-#include "kernels/tile.h"
 #include "server/core/limits.h"
+#include "server/device/bounds.h"
 #include "server/device/executor.h"
 #include "server/device/job.h"
 #include "server/device/team.h"
@@ -26,15 +26,14 @@
 enum {
     KVD_EXEC_ROWS = KVARN_MAX_GQA,    /* query rows of one attend call of the kernel */
     KVD_EXEC_PARTS_FLOATS = 16 << 20, /* 64 MiB, touched only as far as it is used */
-    KVD_EXEC_WAVE_SPANS = 1 << 20,    /* 32 MiB, likewise */
-    KVD_EXEC_SPANS_MAX = 1 << 17      /* of one sequence: KVD_SEQUENCE_TOKENS_MAX / 64 and a tail */
+    KVD_EXEC_WAVE_SPANS = 1 << 20     /* 32 MiB, likewise */
 };
 
 /* What one thread works with; nothing of it is shared. */
 struct kvd_exec_thread {
     void *scratch;          /* of the kernels, for every shape */
     float *out, *lse;       /* [KVD_EXEC_ROWS][KVARN_MAX_HEAD_DIM], [KVD_EXEC_ROWS] */
-    struct kvk_span *spans; /* [KVD_EXEC_SPANS_MAX] */
+    struct kvk_span *spans; /* [KVD_BOUNDS_SPANS_MAX] */
 };
 
 /* One ATTEND item: query tokens [token, token + tokens) of one kv head, over `units` splits. */
@@ -80,7 +79,6 @@ struct kvd_exec_item {
 
 struct kvd_exec_op {
     size_t entry_bytes;
-    bool has_shape; /* the job's shape, layers and heads mean something */
     /* Sets the entry's status and clears its other results. */
     void (*begin)(void *result, kvarn_status status);
     /* Items that the entry needs; 0 = refused. */
@@ -95,19 +93,14 @@ struct kvd_exec_op {
     void (*finish)(const struct kvd_exec_item *lead);
 };
 
-struct kvd_exec_job {
-    struct kvd_job copy;
-    struct kvd_job *shared;
-    uint64_t planned_ns;
-};
-
 struct kvd_executor {
     struct kvd_executor_options options;
+    struct kvd_bounds bounds;
     struct kvd_team *team;
     struct kvd_exec_thread *threads;
     uint32_t *cursors; /* [threads]: item of the thread's last unit in this wave */
     struct kvd_exec_item *items;
-    struct kvd_exec_job group[KVD_RING_ENTRIES]; /* jobs that run together */
+    struct kvd_taken group[KVD_RING_ENTRIES]; /* jobs that run together */
     float *parts;
     struct kvd_job_span *spans;
     /* the wave */
@@ -131,19 +124,6 @@ uint8_t *kvd_exec_rows(const struct kvd_executor *executor, struct kvd_place pla
 /* A whole slot. */
 uint8_t *kvd_exec_slot(const struct kvd_executor *executor, const struct kvd_job *job,
                        struct kvd_place place, uint32_t kind);
-
-/* Bytes of a K or V row, and of one layer and head of a slot; 0 for an unknown kind. */
-static inline size_t kvd_exec_row_bytes(const struct kvk_shape *shape)
-{
-    return (size_t)shape->dim * 2;
-}
-
-static inline size_t kvd_exec_cell_bytes(const struct kvk_shape *shape, uint32_t kind)
-{
-    if (kind == KVARN_BLOCK_TILE)
-        return kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
-    return kind == KVARN_BLOCK_EXACT ? 2 * (size_t)shape->group * kvd_exec_row_bytes(shape) : 0;
-}
 
 /* Of an item in the wave. */
 uint32_t kvd_exec_item_index(const struct kvd_executor *executor, const struct kvd_exec_item *item);

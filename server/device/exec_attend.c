@@ -28,9 +28,7 @@ static uint32_t attend_items(const struct kvd_job *job, const union kvd_exec_ent
 {
     const struct kvd_attend *attend = &entry->attend;
 
-    if (attend->q_tokens == 0 || attend->q_tokens > KVD_Q_TOKENS_MAX || attend->q_heads == 0 ||
-        attend->q_heads % job->heads != 0 || attend->q_heads / job->heads > KVARN_MAX_GQA ||
-        job->layer_begin >= job->layers || attend->limit > KVD_SEQUENCE_TOKENS_MAX)
+    if (!kvd_attend_is_sound(job, attend))
         return 0;
     uint32_t tokens = tokens_per_item(job, attend);
     return (attend->q_tokens + tokens - 1) / tokens * job->heads;
@@ -44,38 +42,19 @@ static void attend_begin(void *result, kvarn_status status)
     attend->fault = (struct kvd_fault){0};
 }
 
-static bool spans_are_sound(const struct kvd_executor *executor, const struct kvd_job *job,
-                            const struct kvd_job_span *spans, uint32_t count)
-{
-    uint64_t position = 0;
-
-    for (uint32_t i = 0; i < count; i++) {
-        const struct kvd_job_span *span = &spans[i];
-        if (span->position < position || span->tokens == 0 || span->tokens > job->shape.group ||
-            kvd_exec_slot(executor, job, span->slot, span->kind) == NULL)
-            return false;
-        position = (uint64_t)span->position + span->tokens;
-    }
-    return position < POSITION_END;
-}
-
 /* Copies the spans of an entry. */
 static kvarn_status take_spans(struct kvd_executor *executor, struct kvd_exec_item *item)
 {
     const struct kvd_attend *attend = &item->entry.attend;
     uint64_t bytes = (uint64_t)attend->span_count * sizeof(struct kvd_job_span);
-    uint64_t job_bytes = item->job->job_bytes;
-
-    if (attend->span_count > KVD_EXEC_SPANS_MAX || attend->spans_offset > job_bytes ||
-        bytes > job_bytes - attend->spans_offset)
-        return KVARN_INTERNAL;
     struct kvd_job_span *spans = kvd_exec_spans(executor, attend->span_count);
     if (spans == NULL)
         return KVARN_NO_SPACE;
     memcpy(spans, item->job_at + attend->spans_offset, bytes);
     item->query.spans = spans;
-    return spans_are_sound(executor, item->job, spans, attend->span_count) ? KVARN_OK
-                                                                           : KVARN_INTERNAL;
+    return kvd_bounds_hold_spans(&executor->bounds, item->job, spans, attend->span_count)
+               ? KVARN_OK
+               : KVARN_INTERNAL;
 }
 
 /* Tokens of a span inside [first, end). */
@@ -108,16 +87,12 @@ static kvarn_status take_entry(struct kvd_executor *executor, struct kvd_exec_it
 {
     const struct kvd_attend *attend = &item->entry.attend;
     struct kvd_exec_query *query = &item->query;
-    uint64_t rows = (uint64_t)attend->q_tokens * attend->q_heads, dim = item->job->shape.dim;
-    size_t q_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype);
-    size_t out_bytes = kvarn_dtype_bytes((kvarn_dtype)attend->out_dtype);
 
-    query->q = kvd_exec_at(executor, attend->q, rows * dim * q_bytes);
-    query->out = kvd_exec_at(executor, attend->out, rows * dim * out_bytes);
-    query->lse = kvd_exec_at(executor, attend->lse, rows * sizeof(float));
-    if (q_bytes == 0 || out_bytes == 0 || query->q == NULL || query->out == NULL ||
-        query->lse == NULL)
+    if (!kvd_bounds_hold_attend(&executor->bounds, item->job, attend))
         return KVARN_INTERNAL;
+    query->q = kvd_exec_at(executor, attend->q, 0);
+    query->out = kvd_exec_at(executor, attend->out, 0);
+    query->lse = kvd_exec_at(executor, attend->lse, 0);
     kvarn_status status = take_spans(executor, item);
     if (status == KVARN_OK)
         cut_context(query, attend);
@@ -166,10 +141,10 @@ static size_t collect_spans(const struct kvd_executor *executor, const struct kv
 {
     const struct kvd_exec_query *query = &item->query;
     const struct kvd_job *job = item->job;
-    size_t row = kvd_exec_row_bytes(&job->shape), count = 0;
+    size_t row = kvd_row_bytes(&job->shape), count = 0;
     uint64_t cell = (uint64_t)job->layer_begin * job->heads + query->kv_head;
-    uint64_t tile_at = cell * kvd_exec_cell_bytes(&job->shape, KVARN_BLOCK_TILE);
-    uint64_t exact_at = cell * kvd_exec_cell_bytes(&job->shape, KVARN_BLOCK_EXACT);
+    uint64_t tile_at = cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_TILE);
+    uint64_t exact_at = cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_EXACT);
     uint64_t begin = split * query->per_split, end = begin + query->per_split, at = 0;
 
     for (uint32_t i = 0; i < item->entry.attend.span_count && at < end; i++) {
@@ -270,7 +245,6 @@ static void attend_finish(const struct kvd_exec_item *lead)
 
 const struct kvd_exec_op kvd_exec_attend = {
     .entry_bytes = sizeof(struct kvd_attend),
-    .has_shape = true,
     .begin = attend_begin,
     .items = attend_items,
     .plan = attend_plan,

@@ -6,7 +6,7 @@ static uint32_t compress_items(const struct kvd_job *job, const union kvd_exec_e
 {
     const struct kvd_put *put = &entry->put;
 
-    return kvd_exec_cell_bytes(&job->shape, put->kind) != 0;
+    return kvd_cell_bytes(&job->shape, put->kind) != 0;
 }
 
 static void compress_begin(void *result, kvarn_status status)
@@ -24,7 +24,7 @@ static kvarn_status compress_plan(struct kvd_executor *executor, struct kvd_exec
     const struct kvd_put *put = &item->entry.put;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layers, job->shape.group, job->heads};
-    uint64_t row = kvd_exec_row_bytes(&job->shape);
+    uint64_t row = kvd_row_bytes(&job->shape);
 
     (void)index;
     item->k = kvd_exec_rows(executor, put->k, &put->strides, counts, row);
@@ -42,7 +42,7 @@ static kvarn_status copy_exact(const struct kvd_job *job, const struct kvd_put *
                                struct kvk_fault *fault)
 {
     const struct kvk_shape *shape = &job->shape;
-    size_t row = kvd_exec_row_bytes(shape);
+    size_t row = kvd_row_bytes(shape);
     kvarn_status status = kvk_copy_rows(cell, row, k, put->strides.token, shape->group, shape->dim,
                                         shape->dtype, 'k', fault);
 
@@ -60,7 +60,7 @@ static kvarn_status compress_run(struct kvd_executor *executor,
     const struct kvd_job *job = item->job;
     uint32_t layer = unit / job->heads, head = unit % job->heads;
     uint64_t at = layer * put->strides.layer + head * put->strides.head;
-    size_t cell_bytes = kvd_exec_cell_bytes(&job->shape, put->kind);
+    size_t cell_bytes = kvd_cell_bytes(&job->shape, put->kind);
     uint8_t *cell = item->slot + unit * cell_bytes;
     struct kvk_fault where = {0};
     kvarn_status status;
@@ -101,7 +101,6 @@ static void compress_finish(const struct kvd_exec_item *lead)
 
 const struct kvd_exec_op kvd_exec_compress = {
     .entry_bytes = sizeof(struct kvd_put),
-    .has_shape = true,
     .items = compress_items,
     .plan = compress_plan,
     .run = compress_run,

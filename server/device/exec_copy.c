@@ -61,7 +61,7 @@ static kvarn_status check_cells(const struct kvd_exec_item *item, uint64_t from,
 {
     const struct kvd_job *job = item->job;
     const struct kvd_copy *copy = &item->entry.copy;
-    uint64_t cell = kvd_exec_cell_bytes(&job->shape, copy->kind);
+    uint64_t cell = kvd_cell_bytes(&job->shape, copy->kind);
 
     if (cell == 0 || copy->bytes % cell != 0 ||
         copy->bytes / cell != (uint64_t)job->layers * job->heads)

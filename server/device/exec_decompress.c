@@ -7,7 +7,7 @@ static uint32_t decompress_items(const struct kvd_job *job, const union kvd_exec
 {
     const struct kvd_get *get = &entry->get;
 
-    return kvd_exec_cell_bytes(&job->shape, get->kind) != 0 && job->layer_count > 0;
+    return kvd_cell_bytes(&job->shape, get->kind) != 0 && job->layer_count > 0;
 }
 
 static void decompress_begin(void *result, kvarn_status status)
@@ -21,7 +21,7 @@ static kvarn_status decompress_plan(struct kvd_executor *executor, struct kvd_ex
     const struct kvd_get *get = &item->entry.get;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layer_count, job->shape.group, job->heads};
-    uint64_t row = kvd_exec_row_bytes(&job->shape);
+    uint64_t row = kvd_row_bytes(&job->shape);
 
     (void)index;
     item->k = kvd_exec_rows(executor, get->k, &get->strides, counts, row);
@@ -52,9 +52,9 @@ static kvarn_status decompress_run(struct kvd_executor *executor,
     const struct kvd_job *job = item->job;
     uint32_t layer = unit / job->heads, head = unit % job->heads;
     uint64_t at = layer * get->strides.layer + head * get->strides.head;
-    size_t row = kvd_exec_row_bytes(&job->shape);
+    size_t row = kvd_row_bytes(&job->shape);
     const uint8_t *cell = item->slot + ((uint64_t)(job->layer_begin + layer) * job->heads + head) *
-                                           kvd_exec_cell_bytes(&job->shape, get->kind);
+                                           kvd_cell_bytes(&job->shape, get->kind);
 
     (void)fault;
     if (get->kind == KVARN_BLOCK_EXACT) {
@@ -80,7 +80,6 @@ static void decompress_finish(const struct kvd_exec_item *lead)
 
 const struct kvd_exec_op kvd_exec_decompress = {
     .entry_bytes = sizeof(struct kvd_get),
-    .has_shape = true,
     .begin = decompress_begin,
     .items = decompress_items,
     .plan = decompress_plan,

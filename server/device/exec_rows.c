@@ -24,7 +24,7 @@ static kvarn_status write_plan(struct kvd_executor *executor, struct kvd_exec_it
     const struct kvd_write *write = &item->entry.write;
     const struct kvd_job *job = item->job;
     const uint32_t counts[3] = {job->layer_count, write->tokens, job->heads};
-    uint64_t row = kvd_exec_row_bytes(&job->shape);
+    uint64_t row = kvd_row_bytes(&job->shape);
 
     (void)index;
     item->k = kvd_exec_rows(executor, write->k, &write->strides, counts, row);
@@ -43,7 +43,7 @@ static kvarn_status write_run(struct kvd_executor *executor, const struct kvd_ex
     const struct kvd_write *write = &item->entry.write;
     const struct kvd_job *job = item->job;
     const struct kvk_shape *shape = &job->shape;
-    size_t row = kvd_exec_row_bytes(shape), cell = 2 * row * shape->group;
+    size_t row = kvd_row_bytes(shape), cell = 2 * row * shape->group;
     uint32_t layer = job->layer_begin + unit;
 
     (void)executor;
@@ -81,7 +81,6 @@ static void write_finish(const struct kvd_exec_item *lead)
 
 const struct kvd_exec_op kvd_exec_write = {
     .entry_bytes = sizeof(struct kvd_write),
-    .has_shape = true,
     .begin = write_begin,
     .items = write_items,
     .plan = write_plan,

@@ -15,9 +15,7 @@
 
 enum {
     ITEMS_MAX = 8192,
-    ALONE_NS = 20000, /* less than this is done before a helper would be awake */
-    LAYERS_MAX = 4096,
-    HEADS_MAX = 4096
+    ALONE_NS = 20000 /* less than this is done before a helper would be awake */
 };
 
 /* ---- waves ---- */
@@ -72,7 +70,7 @@ static void run_wave(struct kvd_executor *executor)
 }
 
 /* NO_SPACE: the wave is full. */
-static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_exec_job *job,
+static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_taken *job,
                               const union kvd_exec_entry *entry, void *result, uint32_t index,
                               uint32_t *lead)
 {
@@ -101,7 +99,7 @@ static kvarn_status plan_item(struct kvd_executor *executor, struct kvd_exec_job
     return status;
 }
 
-static void plan_entry(struct kvd_executor *executor, struct kvd_exec_job *job, void *result)
+static void plan_entry(struct kvd_executor *executor, struct kvd_taken *job, void *result)
 {
     union kvd_exec_entry entry;
     memcpy(&entry, result, executor->op->entry_bytes);
@@ -128,7 +126,7 @@ static void run_group(struct kvd_executor *executor, uint32_t count)
     double guessed = 1;
 
     for (uint32_t i = 0; i < count; i++) {
-        struct kvd_exec_job *job = &executor->group[i];
+        struct kvd_taken *job = &executor->group[i];
         uint8_t *entries = (uint8_t *)(job->shared + 1);
         for (uint64_t entry = 0; entry < job->copy.count; entry++)
             plan_entry(executor, job, entries + entry * executor->op->entry_bytes);
@@ -164,45 +162,19 @@ static const struct kvd_exec_op *op_of(uint32_t op)
     }
 }
 
-static bool shape_is_sound(const struct kvd_job *job)
-{
-    const char *why;
-
-    return kvk_shape_check(&job->shape, &why) == KVARN_OK && job->layers > 0 && job->heads > 0 &&
-           job->layers <= LAYERS_MAX && job->heads <= HEADS_MAX &&
-           job->layer_begin <= job->layers && job->layer_count <= job->layers - job->layer_begin;
-}
-
-/* Copies the job at this offset; false when it does not stand in staging as a job must. */
-static bool take_job(const struct kvd_executor *executor, uint64_t offset, struct kvd_exec_job *job)
-{
-    struct kvd_place place = {.region = KVD_REGION_STAGING, .offset = offset};
-
-    job->planned_ns = 0;
-    job->shared = (struct kvd_job *)(void *)kvd_exec_at(executor, place, sizeof(*job->shared));
-    if (job->shared == NULL || offset % _Alignof(struct kvd_job) != 0)
-        return false;
-    job->copy = *job->shared;
-    const struct kvd_exec_op *op = op_of(job->copy.op);
-    bool sound = op != NULL && kvd_exec_at(executor, place, job->copy.job_bytes) != NULL &&
-                 job->copy.job_bytes >= sizeof(job->copy) &&
-                 job->copy.count <= (job->copy.job_bytes - sizeof(job->copy)) / op->entry_bytes &&
-                 (!op->has_shape || shape_is_sound(&job->copy));
-    job->shared->status = sound ? KVARN_OK : KVARN_INTERNAL;
-    return sound;
-}
-
 uint32_t kvd_executor_run(struct kvd_executor *executor, const uint64_t *jobs, uint32_t count,
                           kvarn_status *statuses)
 {
     uint32_t group = 0, at = 0;
 
     for (; at < count && group < KVD_RING_ENTRIES; at++) {
-        struct kvd_exec_job job;
-        statuses[at] = take_job(executor, jobs[at], &job) ? KVARN_OK : KVARN_INTERNAL;
-        if (statuses[at] != KVARN_OK)
+        struct kvd_taken job;
+        bool taken = kvd_job_take(&job, &executor->bounds,
+                                  executor->options.regions[KVD_REGION_STAGING].base, jobs[at]);
+        const struct kvd_exec_op *op = taken ? op_of(job.copy.op) : NULL;
+        statuses[at] = op != NULL ? KVARN_OK : KVARN_INTERNAL;
+        if (op == NULL)
             continue;
-        const struct kvd_exec_op *op = op_of(job.copy.op);
         if (group > 0 && op != executor->op)
             break;
         executor->op = op;
@@ -255,7 +227,7 @@ static kvarn_status open_thread(struct kvd_exec_thread *thread, size_t scratch_b
     thread->scratch = aligned_alloc(64, scratch_bytes);
     thread->out = aligned_alloc(64, OUT_BYTES);
     thread->lse = aligned_alloc(64, KVD_EXEC_ROWS * sizeof(float));
-    thread->spans = reserve(KVD_EXEC_SPANS_MAX * sizeof(*thread->spans));
+    thread->spans = reserve(KVD_BOUNDS_SPANS_MAX * sizeof(*thread->spans));
     return thread->scratch != NULL && thread->out != NULL && thread->lse != NULL &&
                    thread->spans != NULL
                ? KVARN_OK
@@ -274,6 +246,9 @@ kvarn_status kvd_executor_open(struct kvd_executor **executor,
     threads = threads < KVD_WORKER_THREADS_MAX ? threads : KVD_WORKER_THREADS_MAX;
     made->options = *options;
     made->options.threads = threads;
+    for (int i = 0; i < KVD_REGIONS; i++)
+        if (options->regions[i].base != NULL)
+            made->bounds.bytes[i] = options->regions[i].bytes;
     pthread_mutex_init(&made->lock, NULL);
     made->threads = calloc(threads, sizeof(*made->threads));
     made->cursors = calloc(threads, sizeof(*made->cursors));
@@ -308,7 +283,7 @@ void kvd_executor_close(struct kvd_executor **executor)
         free(thread->out);
         free(thread->lse);
         if (thread->spans != NULL)
-            munmap(thread->spans, KVD_EXEC_SPANS_MAX * sizeof(*thread->spans));
+            munmap(thread->spans, KVD_BOUNDS_SPANS_MAX * sizeof(*thread->spans));
     }
     if (closing->parts != NULL)
         munmap(closing->parts, KVD_EXEC_PARTS_FLOATS * sizeof(float));

@@ -32,6 +32,7 @@ COVERED = {
     "kernels/compress_*.c": ["tests/kernels/test_compress.c", "tests/kernels/test_golden.c"],
     "kernels/decompress_*.c": ["tests/kernels/test_decompress.c", "tests/kernels/test_golden.c"],
     # what a worker does with a job, and the two ends of its process
+    "server/device/bounds.c": ["tests/server/test_exec.c", "tests/server/test_exec_bad.c"],
     "server/device/exec_*.c": ["tests/server/test_executor.c", "tests/server/test_exec_bad.c"],
     "server/device/launch.c": ["tests/server/test_process.c"],
     "server/device/worker*.c": ["tests/server/test_device.c", "tests/server/test_process.c", "tests/e2e/test_faults.c"],

@@ -29,6 +29,27 @@ static void digest_of_pieces_is_the_digest(void **state)
     }
 }
 
+static void pieces_of_one_length_join(void **state)
+{
+    (void)state;
+    struct rng rng = rng_make(rng_seed(7));
+    struct kvd_digest_joiner joiner;
+    uint8_t bytes[5000];
+    uint32_t digests[5000];
+
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)rng_next(&rng);
+    for (int round = 0; round < 100; round++) {
+        size_t piece = 1 + rng_below(&rng, 700), count = rng_below(&rng, 5000 / 700 + 1);
+
+        kvd_digest_joiner_init(&joiner, piece);
+        for (size_t i = 0; i < count; i++)
+            digests[i] = kvk_digest(0, bytes + i * piece, piece);
+        assert_int_equal(kvd_digest_join(&joiner, digests, count),
+                         kvk_digest(0, bytes, count * piece));
+    }
+}
+
 /* Advancing in two steps is advancing once. */
 static void any_length_can_be_advanced(void **state)
 {
@@ -53,6 +74,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digest_of_pieces_is_the_digest),
+        cmocka_unit_test(pieces_of_one_length_join),
         cmocka_unit_test(any_length_can_be_advanced),
     };
     return cmocka_run_group_tests_name("digest", tests, NULL, NULL);
