@@ -34,6 +34,7 @@ DOORS = {
     r"yaml\.h": r"server/core/config.*\.c",
     r"jansson\.h": r"client/(ctl|demo)/.*",
     r"argp\.h": r"client/ctl/.*|client/demo/.*|server/core/config.*\.c|server/device/worker_main\.c",
+    r"(cuda_(fp16|bf16|runtime)|mma)\.h": r"kernels/cuda/.*\.cuh?",
     r"dlfcn\.h": r"client/spawn_daemon\.c|server/device/cuda_driver\.c",
     r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|server/rpc/query\.c|kernels/(attend|merge|selftest).*",
 }
@@ -73,7 +74,8 @@ def breaches(path: pathlib.Path, root: pathlib.Path):
 
 
 def check(root: pathlib.Path):
-    files = [p for top in FOLDERS for p in sorted((root / top).rglob("*.[ch]"))]
+    files = [p for top in FOLDERS for p in sorted((root / top).rglob("*.*"))
+             if p.suffix in (".c", ".h", ".cu", ".cuh")]
     return files, [line for path in files for line in breaches(path, root)]
 
 
