@@ -75,29 +75,33 @@ struct kvk_cuda_sequence {
     uint32_t fault; /* index into faults */
 };
 
-/* What one thread block does, in order: pieces [first[b], first[b + 1]). */
+/* Some tokens of some rows of one sequence and kv head: what a thread block does at a time. All it
+ * needs stands in it, so that a block reads one piece, its spans, then tiles. Pieces are made by
+ * attend_plan.h. Thread block b starts at piece b and goes on at `next` until that is 0. */
 struct kvk_cuda_piece {
-    uint32_t sequence;
+    struct kvk_cuda_sequence of;
+    uint32_t sequence; /* its index in the batch */
     uint16_t kv_head;
     uint16_t row_begin; /* rows are query token * group_heads + head within the kv head */
-    uint32_t span_begin, span_end; /* all TILE or all EXACT */
+    uint32_t span_begin, span_end; /* any number of TILE spans, or one EXACT; none: no tokens */
     uint32_t part, parts;          /* this piece's number among those of the same rows; how many */
-    uint32_t join; /* index of the rows' counter; partial results follow part_first */
-    uint32_t part_first;
+    uint32_t join;                 /* index of the rows' counter, when parts > 1 */
+    uint32_t part_first;           /* their partial results are those from part_first on */
+    uint32_t next;
+    uint16_t kind, turn; /* kvarn_block_kind; the warp that takes the first tile */
+    uint32_t masked;     /* 0: every row sees every token of every tile, and tiles are whole */
+    uint32_t reserved;
 };
 
 struct kvk_cuda_attend {
     struct kvk_shape shape;
     uint32_t kv_heads, q_heads; /* of the shard; q_heads / kv_heads query heads a kv head */
     uint32_t q_dtype, out_dtype;
-    uint32_t piece_blocks; /* thread blocks */
-    uint32_t reserved;
-    uint64_t sequences; /* const struct kvk_cuda_sequence [] */
-    uint64_t pieces;    /* const struct kvk_cuda_piece [] */
-    uint64_t first;     /* const uint32_t [piece_blocks + 1] */
-    uint64_t parts;     /* scratch: partial results */
-    uint64_t joins;     /* uint32_t [], 0 before the launch and 0 after it */
-    uint64_t faults;    /* uint64_t [], as above; cell = head * 1, token = query token */
+    uint32_t blocks, piece_count;
+    uint64_t pieces; /* const struct kvk_cuda_piece [piece_count], 16-byte aligned */
+    uint64_t parts;  /* scratch: partial results */
+    uint64_t joins;  /* uint32_t [], 0 before the launch and 0 after it */
+    uint64_t faults; /* uint64_t [], as above; cell = query head, token = query token */
 };
 
 #endif
