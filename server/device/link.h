@@ -72,7 +72,7 @@ struct kvd_link_hello {
     uint32_t threads; /* of a CPU worker */
     uint32_t reserved;
     char backend[32]; /* "cpu/avx512", "cuda/sm_90" */
-    char text[160];   /* of a refusal: one line that says what is missing; may be empty */
+    char text[256];   /* of a refusal: one line that says what is missing; may be empty */
 };
 
 /* A pool was made: chunk i is bytes [i, i + 1) * chunk_bytes of it. `chunks` descriptors follow. */
