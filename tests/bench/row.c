@@ -6,37 +6,44 @@
 #include <string.h>
 #include <time.h>
 
+static char machine_name[101];
+
+void bench_row_machine(const char *name)
+{
+    snprintf(machine_name, sizeof machine_name, "%s", name);
+}
+
 /* "model name" of the first CPU, with quotes and backslashes left out. */
 static const char *machine(void)
 {
-    static char name[128];
     char line[256];
     FILE *file;
 
-    if (name[0] != '\0')
-        return name;
-    snprintf(name, sizeof name, "unknown CPU");
+    if (machine_name[0] != '\0')
+        return machine_name;
+    bench_row_machine("unknown CPU");
     file = fopen("/proc/cpuinfo", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         char *colon = strchr(line, ':');
 
         if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
             colon[strcspn(colon, "\n\"\\")] = '\0';
-            snprintf(name, sizeof name, "%.100s", colon + 2);
+            bench_row_machine(colon + 2);
             break;
         }
     }
     if (file != NULL)
         fclose(file);
-    return name;
+    return machine_name;
 }
 
 int bench_row_print(const struct bench_row *row)
 {
     const char *commit = getenv("KVARN_COMMIT");
     double ratio = row->baseline > 0.0 ? row->value / row->baseline : 0.0;
-    int ok =
-        row->direction == 0 || (row->direction == '<' ? ratio <= row->reach : ratio >= row->reach);
+    double measured = row->absolute ? row->value : ratio;
+    int ok = row->direction == 0 ||
+             (row->direction == '<' ? measured <= row->reach : measured >= row->reach);
 
     printf("{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\"", row->name, row->value, row->unit);
     if (row->baseline > 0.0)
@@ -44,9 +51,12 @@ int bench_row_print(const struct bench_row *row)
     else
         printf(",\"baseline\":null,\"ratio\":null");
     if (row->direction != 0)
-        printf(",\"reach\":\"%c= %g\"", row->direction, row->reach);
+        printf(",\"reach\":\"%c= %g%s%s\"", row->direction, row->reach, row->absolute ? " " : "",
+               row->absolute ? row->unit : "");
     else
         printf(",\"reach\":null");
+    if (row->share > 0.0)
+        printf(",\"share\":%.3g", row->share);
     printf(",\"ok\":%s,\"machine\":\"%s\",\"commit\":\"%s\"}\n", ok ? "true" : "false", machine(),
            commit != NULL ? commit : "");
     fflush(stdout);

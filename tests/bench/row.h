@@ -2,8 +2,9 @@
  * {"name","value","unit","baseline","ratio","reach","ok","machine","commit"}.
  *
  * value and baseline were measured in the same run and have the same unit; ratio = value /
- * baseline. reach is what the ratio should be ("<= 1.5", ">= 15"); rows without one are for
- * information and always ok. */
+ * baseline. reach is what the ratio should be ("<= 1.5", ">= 15"), or the value where that is a
+ * figure of one machine ("<= 60 us"); rows without one are for information and always ok. GPU rows
+ * have one field more, "share": of what a copy on the same device would move in that time. */
 #ifndef BENCH_ROW_H
 #define BENCH_ROW_H
 
@@ -12,10 +13,15 @@ struct bench_row {
     double value, baseline; /* baseline 0 = none: baseline and ratio are null */
     char direction;         /* '<': ratio at most reach; '>': at least; 0: no reach */
     double reach;
+    int absolute; /* reach is of the value, not of the ratio */
+    double share; /* 0: not said */
 };
 
 /* Prints the row to stdout. Gives 1 when it reaches, else 0. */
 int bench_row_print(const struct bench_row *row);
+
+/* Names the machine in rows from now on; the CPU's model otherwise. Cut at 100 bytes. */
+void bench_row_machine(const char *name);
 
 double bench_seconds(void); /* monotonic */
 

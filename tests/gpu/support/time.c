@@ -1,0 +1,87 @@
+/* Times by graph replay, and the copy ceiling; see gpu.h. */
+#include "bench/row.h"
+#include "gpu/support/gpu.h"
+
+enum { WARM_UP = 3 };
+
+static kvd_cu_graph_exec capture(struct gpu *gpu, gpu_work work, void *context, uint32_t rounds)
+{
+    kvd_cu_graph graph = NULL;
+    kvd_cu_graph_exec exec = NULL;
+
+    gpu_must(gpu, gpu->cu.capture_begin(gpu->stream, KVD_CU_CAPTURE_THREAD_LOCAL), "capture");
+    for (uint32_t round = 0; round < rounds; round++)
+        work(gpu, context, round);
+    gpu_must(gpu, gpu->cu.capture_end(gpu->stream, &graph), "end of capture");
+    gpu_must(gpu, gpu->cu.graph_instantiate(&exec, graph, 0), "graph");
+    gpu_must(gpu, gpu->cu.graph_destroy(graph), "graph");
+    return exec;
+}
+
+static double replay(struct gpu *gpu, kvd_cu_graph_exec exec)
+{
+    float milliseconds = 0;
+
+    gpu_must(gpu, gpu->cu.event_record(gpu->begin, gpu->stream), "event");
+    gpu_must(gpu, gpu->cu.graph_launch(exec, gpu->stream), "graph");
+    gpu_must(gpu, gpu->cu.event_record(gpu->end, gpu->stream), "event");
+    gpu_must(gpu, gpu->cu.event_synchronize(gpu->end), "timed work");
+    gpu_must(gpu, gpu->cu.event_elapsed(&milliseconds, gpu->begin, gpu->end), "event");
+    return 1e3 * (double)milliseconds;
+}
+
+struct gpu_time gpu_time(struct gpu *gpu, gpu_work work, void *context, uint32_t rounds,
+                         uint32_t replays)
+{
+    double times[GPU_MAX_REPLAYS];
+    kvd_cu_graph_exec exec;
+
+    if (rounds == 0 || replays == 0 || replays > GPU_MAX_REPLAYS)
+        gpu_fail("gpu_time: %u rounds, %u replays", rounds, replays);
+    work(gpu, context, 0); /* loads the kernels and opts in to their memory outside the capture */
+    gpu_wait(gpu);
+    exec = capture(gpu, work, context, rounds);
+    for (uint32_t i = 0; i < WARM_UP; i++)
+        replay(gpu, exec);
+    for (uint32_t i = 0; i < replays; i++)
+        times[i] = replay(gpu, exec) / rounds;
+    gpu_must(gpu, gpu->cu.graph_exec_destroy(exec), "graph");
+    return (struct gpu_time){.us = bench_percentile(times, replays, 0.5),
+                             .low = bench_percentile(times, replays, 0.1),
+                             .high = bench_percentile(times, replays, 0.9)};
+}
+
+uint32_t gpu_rotations(const struct gpu *gpu, size_t bytes, uint32_t most)
+{
+    uint32_t count = 1;
+
+    while (count < most && count * bytes < 3 * gpu->l2_bytes)
+        count++;
+    return count;
+}
+
+struct copy {
+    uint64_t to, from;
+    size_t bytes;
+};
+
+static void copy_work(struct gpu *gpu, void *context, uint32_t round)
+{
+    const struct copy *copy = context;
+
+    (void)round;
+    gpu_must(gpu, gpu->cu.copy_on_device(copy->to, copy->from, copy->bytes, gpu->stream), "copy");
+}
+
+double gpu_copy_gbs(struct gpu *gpu)
+{
+    struct copy copy = {.bytes = (size_t)2 << 30};
+    struct gpu_time time;
+
+    copy.from = gpu_alloc(gpu, copy.bytes);
+    copy.to = gpu_alloc(gpu, copy.bytes);
+    time = gpu_time(gpu, copy_work, &copy, 1, 41);
+    gpu_free(gpu, copy.from);
+    gpu_free(gpu, copy.to);
+    return 2e-3 * (double)copy.bytes / time.us;
+}
