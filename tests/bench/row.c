@@ -37,11 +37,11 @@ static const char *machine(void)
     return machine_name;
 }
 
-int bench_row_print(const struct bench_row *row)
+static int print(const struct bench_row *row, int absolute, double share)
 {
     const char *commit = getenv("KVARN_COMMIT");
     double ratio = row->baseline > 0.0 ? row->value / row->baseline : 0.0;
-    double measured = row->absolute ? row->value : ratio;
+    double measured = absolute ? row->value : ratio;
     int ok = row->direction == 0 ||
              (row->direction == '<' ? measured <= row->reach : measured >= row->reach);
 
@@ -51,16 +51,26 @@ int bench_row_print(const struct bench_row *row)
     else
         printf(",\"baseline\":null,\"ratio\":null");
     if (row->direction != 0)
-        printf(",\"reach\":\"%c= %g%s%s\"", row->direction, row->reach, row->absolute ? " " : "",
-               row->absolute ? row->unit : "");
+        printf(",\"reach\":\"%c= %g%s%s\"", row->direction, row->reach, absolute ? " " : "",
+               absolute ? row->unit : "");
     else
         printf(",\"reach\":null");
-    if (row->share > 0.0)
-        printf(",\"share\":%.3g", row->share);
+    if (share > 0.0)
+        printf(",\"share\":%.3g", share);
     printf(",\"ok\":%s,\"machine\":\"%s\",\"commit\":\"%s\"}\n", ok ? "true" : "false", machine(),
            commit != NULL ? commit : "");
     fflush(stdout);
     return ok;
+}
+
+int bench_row_print(const struct bench_row *row)
+{
+    return print(row, 0, 0.0);
+}
+
+int bench_row_print_share(const struct bench_row *row, double share)
+{
+    return print(row, 1, share);
 }
 
 double bench_seconds(void)

@@ -13,12 +13,12 @@ struct bench_row {
     double value, baseline; /* baseline 0 = none: baseline and ratio are null */
     char direction;         /* '<': ratio at most reach; '>': at least; 0: no reach */
     double reach;
-    int absolute; /* reach is of the value, not of the ratio */
-    double share; /* 0: not said */
 };
 
 /* Prints the row to stdout. Gives 1 when it reaches, else 0. */
 int bench_row_print(const struct bench_row *row);
+/* A GPU row: reach is of the value. */
+int bench_row_print_share(const struct bench_row *row, double share);
 
 /* Names the machine in rows from now on; the CPU's model otherwise. Cut at 100 bytes. */
 void bench_row_machine(const char *name);

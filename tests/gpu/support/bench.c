@@ -51,11 +51,10 @@ void gpu_bench_row(struct gpu_bench *bench, const struct gpu_result *result)
                             .direction = result->reach <= 0 ? 0
                                          : rate             ? '>'
                                                             : '<',
-                            .reach = result->reach,
-                            .absolute = 1,
-                            .share = 1e-3 * result->bytes / result->us / bench->copy_gbs};
+                            .reach = result->reach};
+    double share = 1e-3 * result->bytes / result->us / bench->copy_gbs;
 
-    bench->missed += !bench_row_print(&row);
+    bench->missed += !bench_row_print_share(&row, share);
 }
 
 int gpu_bench_close(struct gpu_bench *bench)
