@@ -90,7 +90,7 @@ struct kvk_cuda_piece {
     uint32_t next;
     uint16_t kind, turn; /* kvarn_block_kind; the warp that takes the first tile */
     uint32_t masked;     /* 0: every row sees every token of every tile, and tiles are whole */
-    uint32_t reserved;
+    uint32_t units;      /* tiles, or stretches of 16 rows of the exact span */
 };
 
 struct kvk_cuda_attend {
