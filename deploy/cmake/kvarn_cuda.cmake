@@ -5,7 +5,8 @@
 #   KVARN_CUDA        AUTO: build the kernels if a CUDA compiler works; ON: it must; OFF: do not look
 #   KVARN_CUDA_ARCH   as CMAKE_CUDA_ARCHITECTURES: 90a-real, 90-virtual, ...
 #   KVARN_CUDA_FLAGS  more options for nvcc, e.g. "-Xptxas;-v"
-#   KVARN_NVCC        the compiler; looked for in $CUDACXX, $CUDA_HOME, PATH and /usr/local/cuda
+#   KVARN_NVCC        the compiler; looked for in $CUDACXX, $CUDA_HOME, PATH, where install-deps.sh --cuda puts it,
+#                     and /usr/local/cuda
 set(KVARN_CUDA_ARCH "90a-real" CACHE STRING "GPU architectures to build kernels for")
 set(KVARN_CUDA_FLAGS "" CACHE STRING "More options for nvcc")
 set(kvarn_nvcc_min 13.0)
@@ -34,7 +35,11 @@ set(kvarn_nvcc_flags -fatbin -O3 -std=c++17 ${kvarn_nvcc_arch} -Werror all-warni
 # compile (no g++, half of it missing) is found out here and not in the middle of the build.
 function(kvarn_check_nvcc why)
   set(${why} "" PARENT_SCOPE)
-  find_program(KVARN_NVCC nvcc HINTS $ENV{CUDACXX} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(DEFINED ENV{CUDACXX})
+    set(KVARN_NVCC $ENV{CUDACXX} CACHE FILEPATH "CUDA compiler")
+  endif()
+  find_program(KVARN_NVCC nvcc HINTS ENV CUDA_HOME PATHS ${PROJECT_SOURCE_DIR}/.venv/cuda /usr/local/cuda
+               PATH_SUFFIXES bin DOC "CUDA compiler")
   mark_as_advanced(KVARN_NVCC)
   if(NOT KVARN_NVCC)
     set(${why} "no CUDA compiler (nvcc) was found" PARENT_SCOPE)

@@ -21,9 +21,19 @@ def cells(row):
     return [row["name"], number(row["value"]), row["unit"], number(row["baseline"]), ratio, row["reach"] or "", verdict]
 
 
+def with_share(rows, table):
+    """Rows of a GPU have one column more: the share of what a copy would move in that time."""
+    if any("share" in row for row in rows):
+        table[0].insert(5, "of copy")
+        for row, line in zip(rows, table[1:]):
+            line.insert(5, f"{100 * row['share']:.0f} %" if "share" in row else "")
+    return table
+
+
 def main():
     rows = load(sys.argv[1])
     table = [["what", "value", "unit", "baseline", "ratio", "reach", "reached"]] + [cells(row) for row in rows]
+    table = with_share(rows, table)
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     for line in table:
         print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))))

@@ -10,7 +10,6 @@ struct gpu_bench {
     double copy_gbs; /* $KVARN_COPY_GBS, or measured */
     bool quick;      /* --quick: fewer replays, rows of the README only */
     uint32_t replays;
-    int missed; /* rows that did not reach what they should */
 };
 
 /* One result. Its row: value in microseconds, or in GB/s of `counted` bytes where that is set. */
@@ -26,7 +25,7 @@ struct gpu_result {
 /* Reads --quick and --help; opens the device. */
 void gpu_bench_open(struct gpu_bench *bench, int argc, char **argv);
 void gpu_bench_row(struct gpu_bench *bench, const struct gpu_result *result);
-/* The exit code: 1 when a row missed. */
+/* The program's exit code. A row that does not reach what it should says so itself. */
 int gpu_bench_close(struct gpu_bench *bench);
 
 #endif

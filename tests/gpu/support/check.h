@@ -3,7 +3,10 @@
 #ifndef GPU_SUPPORT_CHECK_H
 #define GPU_SUPPORT_CHECK_H
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 struct check_count {
     unsigned long passed, failed;
@@ -24,6 +27,19 @@ enum { CHECK_MAX_PRINTED = 20 }; /* more of the same tell nothing */
             putchar('\n');                                                                         \
         }                                                                                          \
     } while (0)
+
+/* Whether the program was called with --small: every kind of shape, but few and small ones, as the
+ * sanitizers want (they slow kernels down a hundred times). Ends the program on other options. */
+static inline bool check_small(int argc, char **argv)
+{
+    bool small = argc == 2 && strcmp(argv[1], "--small") == 0;
+
+    if (argc > 1 && !small) {
+        fprintf(stderr, "usage: %s [--small]\n", argv[0]);
+        exit(2);
+    }
+    return small;
+}
 
 /* The program's last line and its exit code. A program that checked nothing has failed. */
 static inline int check_done(const char *program)
