@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/images.h"
 
+extern const struct kvk_cuda_image gpu_support_images[]; /* the kernels beside this file */
+
 enum { POISON = 0xff };
 
 _Noreturn void gpu_fail(const char *format, ...)
@@ -131,17 +133,16 @@ uint64_t gpu_put_repeated(struct gpu *gpu, size_t bytes, const void *from, size_
 
 /* ---- kernels */
 
-static void load_images(struct gpu *gpu)
+static void load_images(struct gpu *gpu, const struct kvk_cuda_image *images)
 {
-    if (kvk_cuda_image_count > GPU_MAX_IMAGES)
-        gpu_fail("more than %d CUDA images", GPU_MAX_IMAGES);
-    for (uint32_t i = 0; i < kvk_cuda_image_count; i++) {
-        const struct kvk_cuda_image *image = &kvk_cuda_images[i];
-        kvd_cu_library *library = &gpu->libraries[i];
-
-        gpu_must(gpu, gpu->cu.library_load(library, image->begin, NULL, NULL, 0, NULL, NULL, 0),
+    for (const struct kvk_cuda_image *image = images; image->name != NULL; image++) {
+        if (gpu->library_count == GPU_MAX_IMAGES)
+            gpu_fail("more than %d CUDA images", GPU_MAX_IMAGES);
+        gpu_must(gpu,
+                 gpu->cu.library_load(&gpu->libraries[gpu->library_count], image->begin, NULL, NULL,
+                                      0, NULL, NULL, 0),
                  image->name);
-        gpu->library_count = i + 1;
+        gpu->library_count++;
     }
 }
 
@@ -152,8 +153,10 @@ static struct gpu_kernel *find(struct gpu *gpu, const char *name)
     for (uint32_t i = 0; i < gpu->kernel_count; i++)
         if (strcmp(gpu->kernels[i].name, name) == 0)
             return &gpu->kernels[i];
-    if (gpu->library_count == 0)
-        load_images(gpu);
+    if (gpu->library_count == 0) {
+        load_images(gpu, gpu_support_images);
+        load_images(gpu, kvk_cuda_images);
+    }
     if (gpu->kernel_count == GPU_MAX_KERNELS || strlen(name) >= sizeof(entry->name))
         gpu_fail("too many kernels, or too long a name: %s", name);
     entry = &gpu->kernels[gpu->kernel_count];
@@ -209,6 +212,12 @@ void gpu_launch(struct gpu *gpu, const char *name, uint32_t grid, uint32_t block
         entry->shared_bytes = shared_bytes;
     }
     gpu_must(gpu, gpu->cu.launch(&launch, entry->function, parameters, NULL), name);
+}
+
+void gpu_run(struct gpu *gpu, const struct kvk_cuda_launch *launch, const void *args)
+{
+    if (launch->grid > 0)
+        gpu_launch(gpu, launch->name, launch->grid, launch->block, launch->shared_bytes, args);
 }
 
 void gpu_wait(struct gpu *gpu)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/launch.h"
 #include "server/device/cuda_driver.h"
 
 enum { GPU_SKIPPED = 77, GPU_MAX_IMAGES = 64, GPU_MAX_KERNELS = 256, GPU_MAX_REPLAYS = 256 };
@@ -63,6 +64,8 @@ bool gpu_has_kernel(struct gpu *gpu, const char *name);
 /* Queues it; args is the struct that it takes. */
 void gpu_launch(struct gpu *gpu, const char *name, uint32_t grid, uint32_t block,
                 uint32_t shared_bytes, const void *args);
+/* The same as a plan of kernels/cuda/launch.h says; nothing for a grid of 0. */
+void gpu_run(struct gpu *gpu, const struct kvk_cuda_launch *launch, const void *args);
 /* Waits for everything queued. */
 void gpu_wait(struct gpu *gpu);
 
@@ -85,8 +88,9 @@ struct gpu_time gpu_time(struct gpu *gpu, gpu_work work, void *context, uint32_t
  * its turn comes again; at least 1, at most `most`. */
 uint32_t gpu_rotations(const struct gpu *gpu, size_t bytes, uint32_t most);
 
-/* Bytes read and written per second by the driver's own copy on the device, in GB/s: the ceiling
- * that everything else is a share of. */
+/* Bytes read and written per second by the best of the driver's own copy and some plain kernels, in
+ * GB/s: the ceiling that everything else is a share of. What each reached goes to stderr. Without
+ * kernels in the build the program ends as skipped. */
 double gpu_copy_gbs(struct gpu *gpu);
 
 #endif

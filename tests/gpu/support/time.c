@@ -1,8 +1,10 @@
 /* Times by graph replay, and the copy ceiling; see gpu.h. */
+#include <stdio.h>
+
 #include "bench/row.h"
 #include "gpu/support/gpu.h"
 
-enum { WARM_UP = 3 };
+enum { WARM_UP = 3, COPY_REPLAYS = 21 };
 
 static kvd_cu_graph_exec capture(struct gpu *gpu, gpu_work work, void *context, uint32_t rounds)
 {
@@ -18,16 +20,27 @@ static kvd_cu_graph_exec capture(struct gpu *gpu, gpu_work work, void *context, 
     return exec;
 }
 
-static double replay(struct gpu *gpu, kvd_cu_graph_exec exec)
+static void begin_time(struct gpu *gpu)
+{
+    gpu_must(gpu, gpu->cu.event_record(gpu->begin, gpu->stream), "event");
+}
+
+/* Microseconds since begin_time(), on the device. */
+static double end_time(struct gpu *gpu)
 {
     float milliseconds = 0;
 
-    gpu_must(gpu, gpu->cu.event_record(gpu->begin, gpu->stream), "event");
-    gpu_must(gpu, gpu->cu.graph_launch(exec, gpu->stream), "graph");
     gpu_must(gpu, gpu->cu.event_record(gpu->end, gpu->stream), "event");
     gpu_must(gpu, gpu->cu.event_synchronize(gpu->end), "timed work");
     gpu_must(gpu, gpu->cu.event_elapsed(&milliseconds, gpu->begin, gpu->end), "event");
     return 1e3 * (double)milliseconds;
+}
+
+static double replay(struct gpu *gpu, kvd_cu_graph_exec exec)
+{
+    begin_time(gpu);
+    gpu_must(gpu, gpu->cu.graph_launch(exec, gpu->stream), "graph");
+    return end_time(gpu);
 }
 
 struct gpu_time gpu_time(struct gpu *gpu, gpu_work work, void *context, uint32_t rounds,
@@ -60,28 +73,73 @@ uint32_t gpu_rotations(const struct gpu *gpu, size_t bytes, uint32_t most)
     return count;
 }
 
-struct copy {
+/* ---- the copy ceiling */
+
+struct copy { /* what the kernels of copy.cu take */
     uint64_t to, from;
-    size_t bytes;
+    uint64_t count;
+};
+
+static const struct copy_shape {
+    const char *kernel;
+    uint32_t blocks, threads; /* thread blocks a multiprocessor */
+} copy_shapes[] = {
+    {"gpu_copy_4", 2, 1024}, {"gpu_copy_4", 8, 256},  {"gpu_copy_8", 4, 256},
+    {"gpu_copy_8", 16, 256}, {"gpu_copy_4", 64, 256},
+};
+
+struct copy_plan {
+    struct copy copy;
+    const struct copy_shape *shape; /* NULL: the driver's own copy */
 };
 
 static void copy_work(struct gpu *gpu, void *context, uint32_t round)
 {
-    const struct copy *copy = context;
+    const struct copy_plan *plan = context;
+    const struct copy *copy = &plan->copy;
 
     (void)round;
-    gpu_must(gpu, gpu->cu.copy_on_device(copy->to, copy->from, copy->bytes, gpu->stream), "copy");
+    if (plan->shape == NULL)
+        gpu_must(gpu, gpu->cu.copy_on_device(copy->to, copy->from, 16 * copy->count, gpu->stream),
+                 "copy");
+    else
+        gpu_launch(gpu, plan->shape->kernel, plan->shape->blocks * gpu->multiprocessors,
+                   plan->shape->threads, 0, copy);
+}
+
+/* The driver's copy as it is called, outside a graph: a copy inside one is another, slower path. */
+static double driver_copy_us(struct gpu *gpu, struct copy_plan *plan)
+{
+    double times[COPY_REPLAYS];
+
+    for (int i = -WARM_UP; i < COPY_REPLAYS; i++) {
+        begin_time(gpu);
+        copy_work(gpu, plan, 0);
+        double us = end_time(gpu);
+        if (i >= 0)
+            times[i] = us;
+    }
+    return bench_percentile(times, COPY_REPLAYS, 0.5);
 }
 
 double gpu_copy_gbs(struct gpu *gpu)
 {
-    struct copy copy = {.bytes = (size_t)2 << 30};
-    struct gpu_time time;
+    const size_t bytes = (size_t)2 << 30;
+    struct copy_plan plan = {.copy = {.count = bytes / 16}};
 
-    copy.from = gpu_alloc(gpu, copy.bytes);
-    copy.to = gpu_alloc(gpu, copy.bytes);
-    time = gpu_time(gpu, copy_work, &copy, 1, 41);
-    gpu_free(gpu, copy.from);
-    gpu_free(gpu, copy.to);
-    return 2e-3 * (double)copy.bytes / time.us;
+    plan.copy.from = gpu_alloc(gpu, bytes);
+    plan.copy.to = gpu_alloc(gpu, bytes);
+    double best = driver_copy_us(gpu, &plan);
+    fprintf(stderr, "copy by the driver: %.0f GB/s\n", 2e-3 * (double)bytes / best);
+    for (size_t i = 0; i < sizeof(copy_shapes) / sizeof(copy_shapes[0]); i++) {
+        plan.shape = &copy_shapes[i];
+        double us = gpu_time(gpu, copy_work, &plan, 1, COPY_REPLAYS).us;
+        fprintf(stderr, "copy by %s, %u blocks of %u: %.0f GB/s\n", plan.shape->kernel,
+                plan.shape->blocks, plan.shape->threads, 2e-3 * (double)bytes / us);
+        if (us < best)
+            best = us;
+    }
+    gpu_free(gpu, plan.copy.from);
+    gpu_free(gpu, plan.copy.to);
+    return 2e-3 * (double)bytes / best;
 }
