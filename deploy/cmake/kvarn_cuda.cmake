@@ -82,16 +82,10 @@ else()
   message(STATUS "kvarnd: no CUDA kernels, GPU pools are refused (${kvarn_cuda_why})")
 endif()
 
-# kvarn_cuda_images(<target> [TABLE symbol] SOURCES FILE.cu ...): a library with the table of
-# kernels/cuda/images.h (or one of the same type under another symbol), in the order given, named as the files
-# are; an empty table where kernels are not built.
+# kvarn_cuda_images(<target> SOURCES FILE.cu ...): a library with the table of kernels/cuda/images.h, in the
+# order given, named as the files are; an empty table where kernels are not built.
 function(kvarn_cuda_images target)
-  cmake_parse_arguments(T "" "TABLE" "SOURCES" ${ARGN})
-  set(symbol kvk_cuda_images)
-  if(T_TABLE)
-    set(symbol ${T_TABLE})
-  endif()
-  string(REGEX REPLACE "s$" "_count" symbol_count ${symbol})
+  cmake_parse_arguments(T "" "" "SOURCES" ${ARGN})
   set(incbins "")
   set(entries "")
   set(fatbins "")
@@ -109,8 +103,8 @@ function(kvarn_cuda_images target)
         COMMENT "Building CUDA image ${name}"
         VERBATIM)
       list(APPEND fatbins ${fatbin})
-      string(APPEND incbins "EMBED(${symbol}_${count}, \"${fatbin}\");\n")
-      string(APPEND entries "    {\"${name}\", ${symbol}_${count}_begin, ${symbol}_${count}_end},\n")
+      string(APPEND incbins "EMBED(kvk_cuda_image_${count}, \"${fatbin}\");\n")
+      string(APPEND entries "    {\"${name}\", kvk_cuda_image_${count}_begin, kvk_cuda_image_${count}_end},\n")
       math(EXPR count "${count} + 1")
     endforeach()
   endif()

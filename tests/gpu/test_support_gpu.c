@@ -64,34 +64,6 @@ static void records(void)
     free(back);
 }
 
-/* Each kernel behind the ceiling copies all of it, the odd end too, and nothing beyond. */
-static void copies(struct gpu *gpu)
-{
-    static const char *const names[] = {"gpu_copy_4", "gpu_copy_8"};
-    const size_t bytes = BYTES - 16 * 7;
-    uint8_t *sent = malloc(BYTES), *got = malloc(BYTES);
-
-    if (sent == NULL || got == NULL)
-        gpu_fail("no memory");
-    data_normal(sent, KVARN_F16, BYTES / 128, 64, 1, 8);
-    uint64_t from = gpu_put(gpu, sent, BYTES), to = gpu_alloc(gpu, BYTES);
-    for (int i = 0; i < 2; i++) {
-        const struct {
-            uint64_t to, from, count;
-        } args = {to, from, bytes / 16};
-
-        gpu_poison(gpu, to, BYTES);
-        gpu_launch(gpu, names[i], 7, 256, 0, &args);
-        gpu_read(gpu, got, to, BYTES);
-        CHECK(memcmp(sent, got, bytes) == 0, "%s", names[i]);
-        CHECK(got[bytes] == 0xff && got[BYTES - 1] == 0xff, "%s wrote too far", names[i]);
-    }
-    gpu_free(gpu, from);
-    gpu_free(gpu, to);
-    free(sent);
-    free(got);
-}
-
 struct fill {
     uint64_t at;
     size_t bytes;
@@ -132,7 +104,6 @@ int main(int argc, char **argv)
            gpu.cu.version / 1000, gpu.cu.version % 1000 / 10, gpu.multiprocessors,
            gpu.l2_bytes >> 20);
     memory(&gpu);
-    copies(&gpu);
     records();
     if (!small)
         times(&gpu);

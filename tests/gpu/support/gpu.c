@@ -8,8 +8,6 @@
 
 #include "kernels/cuda/images.h"
 
-extern const struct kvk_cuda_image gpu_support_images[]; /* the kernels beside this file */
-
 enum { POISON = 0xff };
 
 _Noreturn void gpu_fail(const char *format, ...)
@@ -133,9 +131,9 @@ uint64_t gpu_put_repeated(struct gpu *gpu, size_t bytes, const void *from, size_
 
 /* ---- kernels */
 
-static void load_images(struct gpu *gpu, const struct kvk_cuda_image *images)
+static void load_images(struct gpu *gpu)
 {
-    for (const struct kvk_cuda_image *image = images; image->name != NULL; image++) {
+    for (const struct kvk_cuda_image *image = kvk_cuda_images; image->name != NULL; image++) {
         if (gpu->library_count == GPU_MAX_IMAGES)
             gpu_fail("more than %d CUDA images", GPU_MAX_IMAGES);
         gpu_must(gpu,
@@ -153,10 +151,8 @@ static struct gpu_kernel *find(struct gpu *gpu, const char *name)
     for (uint32_t i = 0; i < gpu->kernel_count; i++)
         if (strcmp(gpu->kernels[i].name, name) == 0)
             return &gpu->kernels[i];
-    if (gpu->library_count == 0) {
-        load_images(gpu, gpu_support_images);
-        load_images(gpu, kvk_cuda_images);
-    }
+    if (gpu->library_count == 0)
+        load_images(gpu);
     if (gpu->kernel_count == GPU_MAX_KERNELS || strlen(name) >= sizeof(entry->name))
         gpu_fail("too many kernels, or too long a name: %s", name);
     entry = &gpu->kernels[gpu->kernel_count];

@@ -88,9 +88,8 @@ struct gpu_time gpu_time(struct gpu *gpu, gpu_work work, void *context, uint32_t
  * its turn comes again; at least 1, at most `most`. */
 uint32_t gpu_rotations(const struct gpu *gpu, size_t bytes, uint32_t most);
 
-/* Bytes read and written per second by the best of the driver's own copy and some plain kernels, in
- * GB/s: the ceiling that everything else is a share of. What each reached goes to stderr. Without
- * kernels in the build the program ends as skipped. */
+/* Bytes read and written per second by the driver's own copy of 2 GiB on the device, in GB/s: the
+ * ceiling that everything else is a share of. (What only reads may go a few percent beyond.) */
 double gpu_copy_gbs(struct gpu *gpu);
 
 #endif
