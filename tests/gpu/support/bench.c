@@ -7,9 +7,9 @@
 
 #include "bench/row.h"
 
-/* The value of a row of $KVARN_PEERS (one JSON object a line, as bench_row_print writes them), or
- * 0: peers are there only where what they need is installed. */
-static double peer_value(const char *name)
+/* Microseconds of a row of $KVARN_PEERS (one JSON object a line, as bench_row_print writes them),
+ * or 0: peers are there only where what they need is installed. */
+static double peer_us(const char *name)
 {
     const char *path = getenv("KVARN_PEERS");
     FILE *file = path != NULL && name != NULL ? fopen(path, "r") : NULL;
@@ -44,14 +44,16 @@ void gpu_bench_open(struct gpu_bench *bench, int argc, char **argv)
 void gpu_bench_row(struct gpu_bench *bench, const struct gpu_result *result)
 {
     bool rate = result->counted > 0;
+    double peer = peer_us(result->peer);
     struct bench_row row = {.name = result->name,
                             .unit = rate ? "GB/s" : "us",
                             .value = rate ? 1e-3 * result->counted / result->us : result->us,
-                            .baseline = peer_value(result->peer),
-                            .direction = result->reach <= 0 ? 0
-                                         : rate             ? '>'
-                                                            : '<',
+                            .baseline = rate && peer > 0 ? 1e-3 * result->counted / peer : peer,
+                            .direction = rate ? '>' : '<',
                             .reach = result->reach};
+
+    if (result->reach <= 0)
+        row.direction = 0;
     double share = 1e-3 * result->bytes / result->us / bench->copy_gbs;
 
     bench_row_print_share(&row, share);

@@ -16,10 +16,12 @@ struct gpu_bench {
 struct gpu_result {
     const char *name;
     double us;
-    double bytes;     /* read and written at least: the floor, of which the share is made */
-    double counted;   /* 0: the row is in microseconds */
-    double reach;     /* in the row's unit; microseconds at most, GB/s at least; 0: none */
-    const char *peer; /* name of the row of $KVARN_PEERS that stands beside it, or NULL */
+    double bytes;   /* read and written at least: the floor, of which the share is made */
+    double counted; /* 0: the row is in microseconds */
+    double reach;   /* in the row's unit; microseconds at most, GB/s at least; 0: none */
+    /* name of the row of $KVARN_PEERS that stands beside it, or NULL: "torch cudnn fp16 B=16 Hq=32
+     * Hkv=8 D=128 16k", "triton balancing alone, 576 matrices"; all of them are in microseconds */
+    const char *peer;
 };
 
 /* Reads --quick and --help; opens the device. */
