@@ -24,14 +24,16 @@
 #include "server/rpc/service.h"
 #include "server/store/tenant.h"
 
-enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, IDLE_TICK_MS = 100, DESCRIPTORS_KEPT = 64 };
+enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, IDLE_TICK_MS = 100 };
+enum { DESCRIPTORS_KEPT = 48, DESCRIPTORS_OF_DEVICE = 16 };
 
 struct front {
     struct kvd_config config;
     struct uv_loop_s *loop;
     struct kvd_metrics *metrics;
     struct kvd_tenants *tenants;
-    struct kvd_device *device;
+    struct kvd_device *devices[KVD_DEVICES_MAX]; /* GPUs first */
+    uint32_t device_count;
     struct kvd_service *service;
     struct kvd_conns *conns;
     struct kvd_listener *listeners[KVD_LISTENERS_MAX];
@@ -90,19 +92,28 @@ static bool failed(const char *what, const char *why)
     return false;
 }
 
-/* Connections this process has descriptors for. */
-static uint32_t connections_max(void)
+/* As many descriptors as there may be: a GPU's pool takes one for every 64 MiB. */
+static void raise_descriptors(void)
 {
     struct rlimit files;
-    rlim_t room;
 
     if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-        return 1;
+        return;
     files.rlim_cur = files.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &files);
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur <= DESCRIPTORS_KEPT)
+}
+
+/* Connections this process has descriptors for. */
+static uint32_t connections_max(const struct front *front)
+{
+    struct rlimit files;
+    rlim_t kept = (rlim_t)DESCRIPTORS_KEPT, room;
+
+    for (uint32_t i = 0; i < front->device_count; i++)
+        kept += DESCRIPTORS_OF_DEVICE + kvd_device_pool_descriptors(front->devices[i]);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur <= kept)
         return 1;
-    room = files.rlim_cur - DESCRIPTORS_KEPT;
+    room = files.rlim_cur - kept;
     return room < KVD_CONNECTIONS_MAX ? (uint32_t)room : KVD_CONNECTIONS_MAX;
 }
 
@@ -114,52 +125,105 @@ static uint64_t payload_max(const struct kvd_config *config)
 }
 
 /* What the device says, and what is wrong with the worker's file if that is it. */
-static bool device_failed(const struct kvd_config *config, const char *why)
+static bool device_failed(const struct kvd_config *config, const char *name, const char *why)
 {
     if (access(config->worker, X_OK) != 0)
         fprintf(stderr, "kvarnd: the worker %s: %s; say where it is with --worker\n",
                 config->worker, strerror(errno));
     else
         fprintf(stderr, "kvarnd: the worker is %s (--worker)\n", config->worker);
-    return failed("device", why);
+    return failed(name, why);
+}
+
+static kvarn_status open_device(struct front *front, const struct kvd_config_pool *pool,
+                                const char **why)
+{
+    const struct kvd_config *config = &front->config;
+    struct kvd_device_options options = {
+        .worker_path = config->worker,
+        .gpu = pool->gpu,
+        .number = pool->number,
+        .pool_bytes = pool->bytes,
+        .pool_percent = pool->percent,
+        .staging_bytes = config->staging_bytes,
+        .threads = config->threads,
+        .cpu_mask = config->cpu[0] == '\0' ? NULL : config->cpu,
+        .stall_ms = config->worker_stall_ms,
+    };
+    struct kvd_device **device = &front->devices[front->device_count];
+    kvarn_status status = kvd_device_open(device, front->loop, &options, why);
+
+    if (status == KVARN_OK)
+        front->device_count++;
+    return status;
+}
+
+/* GPUs come first: they are where spaces go. One that is not there, or has no driver, is said and
+ * left out; so the same command line serves on machines with and without. */
+static bool open_gpus(struct front *front)
+{
+    const struct kvd_config *config = &front->config;
+
+    for (uint32_t i = 0; i < config->pool_count; i++) {
+        const struct kvd_config_pool *pool = &config->pools[i];
+        const char *why = "";
+        char name[32];
+        kvarn_status status;
+
+        if (!pool->gpu)
+            continue;
+        snprintf(name, sizeof name, "cuda:%u", pool->number);
+        status = open_device(front, pool, &why);
+        if (status == KVARN_UNSUPPORTED)
+            kvd_log(KVD_LOG_WARN, "device_missing", kvd_text("device", name), kvd_text("why", why));
+        else if (status != KVARN_OK)
+            return device_failed(config, name, why);
+    }
+    return true;
+}
+
+static bool open_host(struct front *front)
+{
+    const struct kvd_config *config = &front->config;
+    struct kvd_config_pool fallback = {.bytes = KVD_FALLBACK_POOL_BYTES};
+    const struct kvd_config_pool *pool = NULL;
+    const char *why = "";
+
+    for (uint32_t i = 0; i < config->pool_count; i++)
+        if (!config->pools[i].gpu)
+            pool = &config->pools[i];
+    if (pool == NULL && front->device_count > 0)
+        return true;
+    if (pool == NULL) {
+        pool = &fallback;
+        kvd_log(KVD_LOG_WARN, "serving_from_cpu", kvd_text("pool", KVD_DEFAULT_POOL),
+                kvd_text("why", "none of the GPUs that --pool names can be used"));
+    }
+    return open_device(front, pool, &why) == KVARN_OK || device_failed(config, "host", why);
 }
 
 static bool open_service(struct front *front)
 {
-    const struct kvd_config *config = &front->config;
     const char *why = "";
-    kvarn_status status;
+    kvarn_status status = kvd_service_open(&front->service,
+                                           &(struct kvd_service_options){
+                                               .devices = front->devices,
+                                               .device_count = front->device_count,
+                                               .metrics = front->metrics,
+                                               .drain = on_drain,
+                                               .tenant_name = tenant_name,
+                                               .context = front,
+                                               .server = "kvarnd " KVARN_VERSION,
+                                               .payload_max_bytes = payload_max(&front->config),
+                                           },
+                                           &why);
 
-    status = kvd_device_open(&front->device, front->loop,
-                             &(struct kvd_device_options){
-                                 .worker_path = config->worker,
-                                 .pool_bytes = config->pool_bytes,
-                                 .staging_bytes = config->staging_bytes,
-                                 .threads = config->threads,
-                                 .cpu_mask = config->cpu[0] == '\0' ? NULL : config->cpu,
-                             },
-                             &why);
-    if (status != KVARN_OK)
-        return device_failed(config, why);
-    status = kvd_service_open(&front->service,
-                              &(struct kvd_service_options){
-                                  .device = front->device,
-                                  .metrics = front->metrics,
-                                  .pool_bytes = config->pool_bytes,
-                                  .drain = on_drain,
-                                  .tenant_name = tenant_name,
-                                  .context = front,
-                                  .server = "kvarnd " KVARN_VERSION,
-                                  .payload_max_bytes = payload_max(config),
-                              },
-                              &why);
     return status == KVARN_OK ? true : failed("service", why);
 }
 
 static bool open_front(struct front *front)
 {
     struct kvd_conns_options options = {
-        .connections_max = connections_max(),
         .payload_max_bytes = payload_max(&front->config),
         .gone = on_gone,
         .context = front,
@@ -170,8 +234,10 @@ static bool open_front(struct front *front)
         kvd_tenants_open(&front->tenants, geteuid()) != KVARN_OK ||
         kvd_timer_open(&front->tick, front->loop, on_tick, front) != KVARN_OK)
         return failed("start", "out of memory or descriptors");
-    if (!open_service(front))
+    raise_descriptors();
+    if (!open_gpus(front) || !open_host(front) || !open_service(front))
         return false;
+    options.connections_max = connections_max(front);
     options.loop = front->loop;
     options.service = front->service;
     options.metrics = front->metrics;
@@ -236,13 +302,17 @@ static void say_hello(const struct front *front)
 {
     char pool[KVD_SIZE_TEXT_MAX], staging[KVD_SIZE_TEXT_MAX];
 
-    kvd_size_format(front->config.pool_bytes, pool);
     kvd_size_format(front->config.staging_bytes, staging);
     kvd_log(KVD_LOG_INFO, "started", kvd_text("version", KVARN_VERSION),
-            kvd_text("backend", kvd_device_backend(front->device)),
-            kvd_text("gpu", "no GPU backend in this build"), kvd_text("pool", pool),
             kvd_text("staging", staging), kvd_number("threads", front->config.threads),
             kvd_number("pid", getpid()));
+    for (uint32_t i = 0; i < front->device_count; i++) {
+        const struct kvd_device *device = front->devices[i];
+
+        kvd_size_format(kvd_device_pool_bytes(device), pool);
+        kvd_log(KVD_LOG_INFO, "serving", kvd_text("device", kvd_device_name(device)),
+                kvd_text("backend", kvd_device_backend(device)), kvd_text("pool", pool));
+    }
     for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
         if (front->listeners[i] != NULL)
             kvd_log(KVD_LOG_INFO, "listening",
@@ -271,8 +341,8 @@ static void close_front(struct front *front)
     kvd_conns_close(&front->conns);
     if (front->service != NULL)
         kvd_service_close(&front->service);
-    if (front->device != NULL)
-        kvd_device_close(&front->device);
+    while (front->device_count > 0)
+        kvd_device_close(&front->devices[--front->device_count]);
     kvd_drain_close(&front->drain);
     kvd_timer_close(&front->tick);
     kvd_tenants_close(&front->tenants);

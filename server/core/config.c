@@ -43,6 +43,7 @@ static kvarn_status take_defaults(struct kvd_config *config, char *why)
         [KVD_KEY_POOL] = KVD_DEFAULT_POOL,
         [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
         [KVD_KEY_CPU] = "auto",
+        [KVD_KEY_WORKER_STALL] = "auto",
         [KVD_KEY_SOCKET_MODE] = "0600",
         [KVD_KEY_DRAIN_GRACE] = "10000",
         [KVD_KEY_LOG_LEVEL] = "info",
@@ -62,8 +63,9 @@ static kvarn_status take_defaults(struct kvd_config *config, char *why)
     return status;
 }
 
-/* LISTEN holds several addresses with commas between them. */
-static kvarn_status take_env_list(struct kvd_config *config, const char *value, char *why)
+/* Several addresses or pools, with commas between them. */
+static kvarn_status take_env_list(struct kvd_config *config, enum kvd_key key, const char *value,
+                                  char *why)
 {
     kvarn_status status = KVARN_OK;
 
@@ -73,7 +75,7 @@ static kvarn_status take_env_list(struct kvd_config *config, const char *value, 
         size_t bytes = comma == NULL ? strlen(value) : (size_t)(comma - value);
 
         snprintf(one, sizeof one, "%.*s", (int)(bytes < sizeof one ? bytes : sizeof one), value);
-        status = kvd_config_set(config, KVD_KEY_LISTEN, one, KVD_RANK_ENV, "KVARND_LISTEN", why);
+        status = kvd_config_set(config, key, one, KVD_RANK_ENV, kvd_config_keys[key].env, why);
         value = comma == NULL ? NULL : comma + 1;
     }
     return status;
@@ -91,8 +93,8 @@ static kvarn_status take_env(struct kvd_config *config, char *why)
 
         if (value == NULL)
             continue;
-        status = key == KVD_KEY_LISTEN
-                     ? take_env_list(config, value, why)
+        status = kvd_config_collects((enum kvd_key)key)
+                     ? take_env_list(config, (enum kvd_key)key, value, why)
                      : kvd_config_set(config, (enum kvd_key)key, value, KVD_RANK_ENV,
                                       kvd_config_keys[key].env, why);
     }
@@ -186,6 +188,7 @@ static const char about[] =
     "\n"
     "Examples:\n"
     "  kvarnd --pool host:16GiB\n"
+    "  kvarnd --pool cuda:0:80% --pool cuda:1:80% --pool host:64GiB\n"
     "  kvarnd --listen unix:/run/kvarnd/kvarnd.sock --listen tcp:127.0.0.1:7070\n"
     "  kvarnd --config /etc/kvarnd.yaml --print-config\n"
     "\n"
@@ -243,7 +246,7 @@ static kvarn_status take_flags(struct kvd_config *config, const struct flags *fl
         kvarn_status status;
 
         snprintf(place, sizeof place, "flag --%s", kvd_config_keys[key].name);
-        if (seen[key] && key != KVD_KEY_LISTEN) {
+        if (seen[key] && !kvd_config_collects(key)) {
             snprintf(why, KVD_CONFIG_WHY_MAX, "%s: given twice", place);
             return KVARN_INVALID_SHAPE;
         }
@@ -282,13 +285,17 @@ kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
 void kvd_config_print(const struct kvd_config *config, FILE *out)
 {
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++) {
-        if (key != KVD_KEY_LISTEN) {
+        if (!kvd_config_collects((enum kvd_key)key)) {
             fprintf(out, "%s: \"%s\"  # %s%s\n", kvd_config_keys[key].name, config->text[key],
-                    key == KVD_KEY_DRAIN_GRACE ? "milliseconds; " : "", config->from[key]);
+                    key == KVD_KEY_DRAIN_GRACE || key == KVD_KEY_WORKER_STALL ? "milliseconds; "
+                                                                              : "",
+                    config->from[key]);
             continue;
         }
-        fprintf(out, "listen:  # %s\n", config->from[key]);
-        for (uint32_t i = 0; i < config->listen_count; i++)
+        fprintf(out, "%s:  # %s\n", kvd_config_keys[key].name, config->from[key]);
+        for (uint32_t i = 0; key == KVD_KEY_LISTEN && i < config->listen_count; i++)
             fprintf(out, "  - \"%s\"\n", config->listen[i]);
+        for (uint32_t i = 0; key == KVD_KEY_POOL && i < config->pool_count; i++)
+            fprintf(out, "  - \"%s\"\n", config->pools[i].text);
     }
 }

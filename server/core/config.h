@@ -22,6 +22,7 @@ enum kvd_key {
     KVD_KEY_THREADS,
     KVD_KEY_CPU,
     KVD_KEY_WORKER,
+    KVD_KEY_WORKER_STALL,
     KVD_KEY_SOCKET_MODE,
     KVD_KEY_DRAIN_GRACE,
     KVD_KEY_LOG_LEVEL,
@@ -31,15 +32,27 @@ enum kvd_key {
 
 enum { KVD_CONFIG_TEXT_MAX = 256, KVD_CONFIG_WHY_MAX = 640 };
 
+/* One value of `pool`. */
+struct kvd_config_pool {
+    bool gpu;
+    uint32_t number;  /* of the GPU */
+    uint64_t bytes;   /* 0: percent counts */
+    uint32_t percent; /* of the GPU's memory that is free at the start */
+    char text[KVD_CONFIG_TEXT_MAX];
+};
+
 struct kvd_config {
     char listen[KVD_LISTENERS_MAX][KVD_CONFIG_TEXT_MAX];
     uint32_t listen_count;
-    uint64_t pool_bytes, staging_bytes;
+    struct kvd_config_pool pools[KVD_DEVICES_MAX];
+    uint32_t pool_count;
+    uint64_t staging_bytes; /* of each device */
     uint32_t threads;
     char cpu[16]; /* "" = the best there is */
     char worker[KVD_CONFIG_TEXT_MAX];
     mode_t socket_mode;
     uint32_t drain_grace_ms;
+    uint32_t worker_stall_ms; /* 0: by the kind of the device */
     char log_level[8];
     bool quiet;
 
@@ -67,8 +80,9 @@ bool kvd_config_stray(char *const *environment, size_t *at, char name[64]);
 
 /* ---- between config.c, config_file.c and config_values.c */
 
-#define KVD_DEFAULT_STAGING "256MiB"
-#define KVD_DEFAULT_POOL    "host:1GiB"
+#define KVD_DEFAULT_STAGING     "256MiB"
+#define KVD_DEFAULT_POOL        "host:1GiB"
+#define KVD_FALLBACK_POOL_BYTES (1ull << 30) /* that of the default pool */
 
 struct kvd_config_key {
     const char *name, *env, *argument, *help;
@@ -79,8 +93,11 @@ extern const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT];
 /* A whole number of at most ten digits, from least to most. */
 bool kvd_config_number(const char *value, int base, uint32_t least, uint32_t most, uint32_t *out);
 
-/* Values of a higher rank replace; within one rank `listen` collects, others may come once. place
- * says where it stands: "flag --pool", "kvarnd.yaml:3:7". */
+/* May be given several times: listen, pool. */
+bool kvd_config_collects(enum kvd_key key);
+
+/* Values of a higher rank replace; within one rank those that collect do, others may come once.
+ * place says where it stands: "flag --pool", "kvarnd.yaml:3:7". */
 enum kvd_rank { KVD_RANK_NONE, KVD_RANK_DEFAULT, KVD_RANK_FILE, KVD_RANK_ENV, KVD_RANK_FLAG };
 kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
                             enum kvd_rank rank, const char *place, char why[KVD_CONFIG_WHY_MAX]);

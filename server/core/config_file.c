@@ -1,6 +1,6 @@
-/* The file: a YAML map of the keys to scalars; `listen` may be a list. Whatever else stands there
- * is an error with its line and column, for a misspelt key that is ignored costs more than one that
- * is refused. */
+/* The file: a YAML map of the keys to scalars; `listen` and `pool` may be lists. Whatever else
+ * stands there is an error with its line and column, for a misspelt key that is ignored costs more
+ * than one that is refused. */
 #include "server/core/config.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ static kvarn_status take_pair(const struct reading *it, const yaml_node_t *name,
     if (seen[key])
         return wrong(it, name->start_mark, "given twice:", scalar(name));
     seen[key] = true;
-    if (key != KVD_KEY_LISTEN || value->type != YAML_SEQUENCE_NODE)
+    if (!kvd_config_collects(key) || value->type != YAML_SEQUENCE_NODE)
         return take_scalar(it, key, value);
     for (yaml_node_item_t *item = value->data.sequence.items.start;
          item < value->data.sequence.items.top && status == KVARN_OK; item++)

@@ -6,7 +6,13 @@
 
 #include "server/core/size.h"
 
-enum { MIN_POOL_BYTES = 4 << 20, MIN_STAGING_BYTES = 4 << 20, GRACE_MAX_MS = 3600000 };
+enum {
+    MIN_POOL_BYTES = 4 << 20,
+    MIN_STAGING_BYTES = 4 << 20,
+    GRACE_MAX_MS = 3600000,
+    STALL_MIN_MS = 100,
+    GPU_NUMBER_MAX = 255
+};
 
 /* As kvarnctl takes them: tcp://HOST:PORT is tcp:HOST:PORT, unix:///PATH is unix:/PATH. */
 static bool set_listen(struct kvd_config *config, const char *value, const char **why)
@@ -45,24 +51,73 @@ static const char *too_large(const char *what, uint64_t memory)
     return said;
 }
 
-static bool set_pool(struct kvd_config *config, const char *value, const char **why)
+static bool host_size(const char *text, struct kvd_config_pool *pool, const char **why)
 {
     uint64_t memory = kvd_memory_bytes();
 
-    if (strncmp(value, "host:", 5) != 0) {
-        *why = "a pool is host:SIZE, as host:16GiB (no GPU backend in this build)";
+    if (!kvd_size_parse(text, memory, &pool->bytes, why))
         return false;
-    }
-    if (!kvd_size_parse(value + 5, memory, &config->pool_bytes, why))
-        return false;
-    if (config->pool_bytes < MIN_POOL_BYTES) {
-        *why = "a pool has at least 4MiB";
-        return false;
-    }
-    if (config->pool_bytes > memory) {
+    if (pool->bytes > memory) {
         *why = too_large("the pool", memory);
         return false;
     }
+    return true;
+}
+
+/* "0:80%", "1:40GiB": what the GPU has is known to its worker alone. */
+static bool gpu_size(const char *text, struct kvd_config_pool *pool, const char **why)
+{
+    const char *colon = strchr(text, ':');
+    uint64_t size = 0;
+    char number[4];
+
+    *why = "a GPU's pool is cuda:NUMBER:SIZE or cuda:NUMBER:SHARE%, as cuda:0:40GiB or cuda:0:80%";
+    if (colon == NULL || colon - text >= (ptrdiff_t)sizeof number)
+        return false;
+    snprintf(number, sizeof number, "%.*s", (int)(colon - text), text);
+    if (!kvd_config_number(number, 10, 0, GPU_NUMBER_MAX, &pool->number) ||
+        !kvd_size_parse(colon + 1, 100, &size, why))
+        return false;
+    pool->gpu = true;
+    if (strchr(colon, '%') != NULL)
+        pool->percent = (uint32_t)size;
+    else
+        pool->bytes = size;
+    return true;
+}
+
+static bool same_device(const struct kvd_config_pool *a, const struct kvd_config_pool *b)
+{
+    return a->gpu == b->gpu && a->number == b->number;
+}
+
+static bool set_pool(struct kvd_config *config, const char *value, const char **why)
+{
+    struct kvd_config_pool pool = {.gpu = false};
+    bool gpu = strncmp(value, "cuda:", 5) == 0, host = strncmp(value, "host:", 5) == 0;
+
+    if (!gpu && !host && (*value < '0' || *value > '9')) {
+        *why = "a pool is host:SIZE or cuda:NUMBER:SIZE, as host:16GiB or cuda:0:80%";
+        return false;
+    }
+    if (gpu ? !gpu_size(value + 5, &pool, why) : !host_size(value + (host ? 5 : 0), &pool, why))
+        return false;
+    if (pool.percent == 0 && pool.bytes < MIN_POOL_BYTES) {
+        *why = "a pool has at least 4MiB";
+        return false;
+    }
+    for (uint32_t i = 0; i < config->pool_count; i++) {
+        if (same_device(&config->pools[i], &pool)) {
+            *why = "there is a pool of this device already; give each device one";
+            return false;
+        }
+    }
+    if (config->pool_count == KVD_DEVICES_MAX) {
+        *why = "more than 16 pools";
+        return false;
+    }
+    snprintf(pool.text, sizeof pool.text, "%s", value);
+    config->pools[config->pool_count++] = pool;
     return true;
 }
 
@@ -107,6 +162,14 @@ static bool set_grace(struct kvd_config *config, const char *value, const char *
 {
     *why = "a number of milliseconds, at most an hour";
     return kvd_config_number(value, 10, 0, GRACE_MAX_MS, &config->drain_grace_ms);
+}
+
+static bool set_stall(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "auto, or a number of milliseconds from 100 to an hour";
+    config->worker_stall_ms = 0;
+    return strcmp(value, "auto") == 0 ||
+           kvd_config_number(value, 10, STALL_MIN_MS, GRACE_MAX_MS, &config->worker_stall_ms);
 }
 
 static bool set_socket_mode(struct kvd_config *config, const char *value, const char **why)
@@ -173,11 +236,14 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
                         "unix:/PATH or tcp:HOST:PORT (loopback only); may be given again "
                         "(unix:$XDG_RUNTIME_DIR/kvarnd/kvarnd.sock, or under /run without it)",
                         set_listen},
-    [KVD_KEY_POOL] = {"pool", "KVARND_POOL", "host:SIZE",
-                      "memory for caches, as host:16GiB or host:50% (" KVD_DEFAULT_POOL ")",
+    [KVD_KEY_POOL] = {"pool", "KVARND_POOL", "DEVICE:SIZE",
+                      "memory for caches, as host:16GiB, host:50%, cuda:0:80% (of what is free at "
+                      "the start) or cuda:1:40GiB; may be given again, once per device "
+                      "(" KVD_DEFAULT_POOL ")",
                       set_pool},
     [KVD_KEY_STAGING] = {"staging", "KVARND_STAGING", "SIZE",
-                         "memory for requests and replies on their way (" KVD_DEFAULT_STAGING ")",
+                         "memory for requests and replies on their way, of each device "
+                         "(" KVD_DEFAULT_STAGING ")",
                          set_staging},
     [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
                          "threads of the CPU worker (one per CPU)", set_threads},
@@ -187,6 +253,10 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
                         "the kvarn-worker to run (the one in ../libexec/kvarn seen from kvarnd, "
                         "else the one next to kvarnd)",
                         set_worker},
+    [KVD_KEY_WORKER_STALL] = {"worker-stall", "KVARND_WORKER_STALL", "MS",
+                              "milliseconds without progress after which a worker is killed and "
+                              "started again (auto: 60000 for the CPU, 2000 for a GPU)",
+                              set_stall},
     [KVD_KEY_SOCKET_MODE] = {"socket-mode", "KVARND_SOCKET_MODE", "MODE",
                              "mode of Unix sockets (0600: this user alone)", set_socket_mode},
     [KVD_KEY_DRAIN_GRACE] = {"drain-grace", "KVARND_DRAIN_GRACE", "MS",
@@ -206,6 +276,11 @@ enum kvd_key kvd_config_key(const char *name)
     return (enum kvd_key)key;
 }
 
+bool kvd_config_collects(enum kvd_key key)
+{
+    return key == KVD_KEY_LISTEN || key == KVD_KEY_POOL;
+}
+
 kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
                             enum kvd_rank rank, const char *place, char why[KVD_CONFIG_WHY_MAX])
 {
@@ -213,6 +288,8 @@ kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const c
 
     if (key == KVD_KEY_LISTEN && config->rank[key] != (int)rank)
         config->listen_count = 0;
+    if (key == KVD_KEY_POOL && config->rank[key] != (int)rank)
+        config->pool_count = 0;
     if (strlen(value) >= KVD_CONFIG_TEXT_MAX || !kvd_config_keys[key].set(config, value, &wrong)) {
         snprintf(why, KVD_CONFIG_WHY_MAX, "%s: %s \"%.100s\": %s", place, kvd_config_keys[key].name,
                  value, wrong);

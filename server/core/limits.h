@@ -10,6 +10,7 @@ enum {
      * metadata and 16 KiB of iovecs = 50 MiB in all, touched as far as they are used */
     KVD_REQUESTS_MAX = 1024,
     KVD_IN_FLIGHT_MAX = 64,    /* unanswered requests of one connection */
+    KVD_DEVICES_MAX = 16,      /* pools, each with a worker of its own */
     KVD_SPACES_MAX = 256,      /* per daemon */
     KVD_SEQUENCES_MAX = 65536, /* per daemon */
     /* of their lists together: 8 per block, 4 per layer */
@@ -49,6 +50,7 @@ enum {
     KVD_POOL_CHUNKS_MAX = 4096,
     KVD_WORKER_HELLO_MS = 30000,    /* a worker's self-test takes no longer */
     KVD_WORKER_STALL_MS = 60000,    /* a worker at work makes progress in this time */
+    KVD_GPU_STALL_MS = 2000,        /* a GPU's: no wave of work takes a tenth of it */
     KVD_WORKER_STOP_MS = 2000,      /* from asking a worker to end to SIGKILL */
     KVD_WORKER_START_MS = 250,      /* a worker's usual self-test; a hint to clients */
     KVD_WORKER_STEADY_MS = 60000,   /* a worker that lived so long is started again at once */

@@ -1,41 +1,17 @@
 /* Shared memory, rings and the table of jobs in flight around one worker process. While no worker
  * is ready a submit is answered RETRY. When one is gone, the answers it left in the ring are taken
  * and all other jobs in flight end as GPU_LOST; both rings start anew with the next worker. */
-#include "server/device/device.h"
+#include "server/device/device_internal.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "server/core/limits.h"
 #include "server/core/log.h"
-#include "server/core/loop.h"
-#include "server/device/flights.h"
-#include "server/device/link.h"
-#include "server/device/process.h"
-#include "server/device/region.h"
-#include "server/device/staging.h"
 
 enum { PAGE_BYTES = 4096 };
-
-struct kvd_device {
-    struct uv_loop_s *loop;
-    struct kvd_memory staging, pool, ring_memory;
-    struct kvd_link_rings *rings;
-    struct kvd_ring_producer jobs;
-    int jobs_bell, done_bell;
-    struct kvd_extents *extents;
-    struct kvd_flights flights;
-    struct kvd_watch *done_watch;
-    struct kvd_deferred *flush;
-    struct kvd_process *process;
-    struct kvd_timer *stall; /* runs while jobs are in flight */
-    uint64_t stall_ms;
-    uint64_t ended, ended_before; /* jobs; before: when the timer was started */
-    uint32_t progress_before;     /* the worker's word, then */
-    bool watched;
-    bool distrusted; /* the worker wrote nonsense: nothing goes to it or is taken from it */
-};
 
 static bool serving(const struct kvd_device *device)
 {
@@ -48,8 +24,8 @@ static bool serving(const struct kvd_device *device)
  * it. Its jobs end when it has. */
 static void distrust(struct kvd_device *device, const char *ring)
 {
-    kvd_log(KVD_LOG_ERROR, "worker_ring_broken", kvd_text("ring", ring),
-            kvd_number("jobs_in_flight", device->flights.in_flight));
+    kvd_log(KVD_LOG_ERROR, "worker_ring_broken", kvd_text("device", device->name),
+            kvd_text("ring", ring), kvd_number("jobs_in_flight", device->flights.in_flight));
     device->distrusted = true;
     kvd_process_kill(device->process);
 }
@@ -68,6 +44,8 @@ static void take_done(struct kvd_device *device)
                     kvd_flights_end(&device->flights, entry.cookie,
                                     entry.job == KVD_LINK_REFUSED ? KVARN_INTERNAL : KVARN_OK);
         device->ended++;
+        if (device->distrusted) /* by what this job answered */
+            return;
         if (!sane) {
             distrust(device, "done");
             return;
@@ -90,36 +68,35 @@ static void on_flush(void *context)
 {
     struct kvd_device *device = context;
 
+    if (serving(device) && device->wipes != NULL)
+        (void)kvd_wipes_flush(device->wipes); /* else before the next job */
     if (serving(device) && kvd_ring_publish(&device->rings->jobs, &device->jobs))
         kvd_bell_ring(device->jobs_bell);
 }
 
-static uint32_t progress(const struct kvd_device *device)
+static bool busy(void *context)
 {
-    return atomic_load_explicit(&device->rings->progress, memory_order_relaxed);
+    const struct kvd_device *device = context;
+
+    return device->flights.in_flight > 0;
 }
 
-static void watch_for_stall(struct kvd_device *device)
+/* Jobs that ended, and the worker's own word. */
+static uint64_t moved(void *context)
 {
-    device->watched = true;
-    device->ended_before = device->ended;
-    device->progress_before = progress(device);
-    kvd_timer_start(device->stall, device->stall_ms, 0);
+    const struct kvd_device *device = context;
+
+    return device->ended << 32 |
+           atomic_load_explicit(&device->rings->progress, memory_order_relaxed);
 }
 
 static void on_stall(void *context)
 {
     struct kvd_device *device = context;
 
-    device->watched = false;
-    if (device->flights.in_flight == 0)
-        return;
-    if (device->ended == device->ended_before && progress(device) == device->progress_before) {
-        kvd_log(KVD_LOG_ERROR, "worker_stalled",
-                kvd_number("jobs_in_flight", device->flights.in_flight));
-        kvd_process_kill(device->process);
-    }
-    watch_for_stall(device);
+    kvd_log(KVD_LOG_ERROR, "worker_stalled", kvd_text("device", device->name),
+            kvd_number("jobs_in_flight", device->flights.in_flight));
+    kvd_process_kill(device->process);
 }
 
 static void on_worker_starts(void *context)
@@ -134,20 +111,27 @@ static void on_worker_starts(void *context)
     kvd_bell_clear(device->done_bell);
 }
 
+static void on_worker_ready(void *context)
+{
+    struct kvd_device *device = context;
+
+    if (device->restarted != NULL)
+        device->restarted(device->restarted_context);
+}
+
 static void on_worker_ended(void *context)
 {
     struct kvd_device *device = context;
 
     /* The watch was over the jobs of this worker; the next one begins with none. */
-    kvd_timer_stop(device->stall);
-    device->watched = false;
+    kvd_stall_rest(device->stall);
     if (!device->distrusted)
         take_done(device);
     kvd_flights_end_all(&device->flights, KVARN_GPU_LOST);
 }
 
-kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, kvd_job_done done,
-                               void *context)
+static kvarn_status queue(struct kvd_device *device, struct kvd_job *job, kvd_job_done done,
+                          void *context)
 {
     struct kvd_place place = kvd_device_place(device, job);
     struct kvd_ring_entry entry = {.job = place.offset};
@@ -163,9 +147,24 @@ kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, k
         return KVARN_RETRY;
     }
     kvd_deferred_arm(device->flush);
-    if (!device->watched)
-        watch_for_stall(device);
+    kvd_stall_watch(device->stall);
     return KVARN_OK;
+}
+
+kvarn_status kvd_device_submit(struct kvd_device *device, struct kvd_job *job, kvd_job_done done,
+                               void *context)
+{
+    if (!serving(device) || (device->wipes != NULL && kvd_wipes_flush(device->wipes) != KVARN_OK))
+        return KVARN_RETRY;
+    return queue(device, job, done, context);
+}
+
+/* A worker that does not do what it must: all that it answers from now on counts as lost. */
+static void on_wipe_failed(struct kvd_device *device)
+{
+    kvd_log(KVD_LOG_ERROR, "pool_not_zeroed", kvd_text("device", device->name));
+    device->distrusted = true;
+    kvd_process_kill(device->process);
 }
 
 /* ---- opening and closing ---- */
@@ -176,7 +175,7 @@ static kvarn_status open_memory(struct kvd_device *device, const struct kvd_devi
     kvarn_status status = kvd_memory_open(&device->staging, "kvarn-staging",
                                           (options->staging_bytes + page - 1) / page * page);
 
-    if (status == KVARN_OK)
+    if (status == KVARN_OK && !device->gpu)
         status = kvd_memory_open(&device->pool, "kvarn-pool",
                                  (options->pool_bytes + page - 1) / page * page);
     if (status == KVARN_OK)
@@ -188,13 +187,22 @@ static kvarn_status open_memory(struct kvd_device *device, const struct kvd_devi
     return status;
 }
 
-static kvarn_status open_watches(struct kvd_device *device)
+static kvarn_status open_watches(struct kvd_device *device,
+                                 const struct kvd_device_options *options)
 {
+    const struct kvd_stall_options stall = {.loop = device->loop,
+                                            .stall_ms = options->stall_ms != 0 ? options->stall_ms
+                                                        : options->gpu         ? KVD_GPU_STALL_MS
+                                                                       : KVD_WORKER_STALL_MS,
+                                            .busy = busy,
+                                            .moved = moved,
+                                            .stalled = on_stall,
+                                            .context = device};
     kvarn_status status =
         kvd_watch_open(&device->done_watch, device->loop, device->done_bell, on_done, device);
 
     if (status == KVARN_OK)
-        status = kvd_timer_open(&device->stall, device->loop, on_stall, device);
+        status = kvd_stall_open(&device->stall, &stall);
     if (status == KVARN_OK)
         status = kvd_deferred_open(&device->flush, device->loop, on_flush, device);
     if (status == KVARN_OK)
@@ -207,22 +215,39 @@ static kvarn_status open_process(struct kvd_device *device,
 {
     const struct kvd_process_options process = {
         .loop = device->loop,
+        .name = device->name,
+        .gpu_pool = device->gpu ? &device->gpu_pool : NULL,
         .launch = {.worker_path = options->worker_path,
                    .cpu_mask = options->cpu_mask,
                    .threads = options->threads,
                    .staging_bytes = device->staging.bytes,
-                   .pool_bytes = device->pool.bytes,
+                   .pool_bytes = device->gpu ? options->pool_bytes : device->pool.bytes,
+                   .gpu = device->gpu,
+                   .number = options->number,
+                   .pool_percent = options->pool_percent,
                    .staging = device->staging.fd,
                    .pool = device->pool.fd,
                    .rings = device->ring_memory.fd,
                    .jobs_bell = device->jobs_bell,
                    .done_bell = device->done_bell},
         .starts = on_worker_starts,
+        .ready = on_worker_ready,
         .ended = on_worker_ended,
         .context = device,
     };
 
     return kvd_process_open(&device->process, &process, why);
+}
+
+static kvarn_status open_wipes(struct kvd_device *device)
+{
+    const struct kvd_wipes_options options = {.device = device,
+                                              .unit_bytes = device->gpu_pool.chunk_bytes,
+                                              .pool_bytes = kvd_device_pool_bytes(device),
+                                              .queue = queue,
+                                              .failed = on_wipe_failed};
+
+    return device->gpu ? kvd_wipes_open(&device->wipes, &options) : KVARN_OK;
 }
 
 kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
@@ -234,7 +259,11 @@ kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
     if (made == NULL)
         return KVARN_INTERNAL;
     made->loop = loop;
-    made->stall_ms = options->stall_ms != 0 ? options->stall_ms : KVD_WORKER_STALL_MS;
+    made->gpu = options->gpu;
+    if (options->gpu)
+        snprintf(made->name, sizeof(made->name), "cuda:%u", options->number);
+    else
+        snprintf(made->name, sizeof(made->name), "host");
     made->staging.fd = made->pool.fd = made->ring_memory.fd = -1;
     made->jobs_bell = kvd_bell_open();
     made->done_bell = kvd_bell_open();
@@ -243,10 +272,14 @@ kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
     kvarn_status status = open_memory(made, options);
     if (status == KVARN_OK) {
         *why = "no descriptors left for the device";
-        status = open_watches(made);
+        status = open_watches(made, options);
     }
     if (status == KVARN_OK)
         status = open_process(made, options, why);
+    if (status == KVARN_OK && open_wipes(made) != KVARN_OK) {
+        *why = "not enough memory";
+        status = KVARN_INTERNAL;
+    }
     if (status != KVARN_OK) {
         kvd_device_close(&made);
         return status;
@@ -263,18 +296,37 @@ void kvd_device_close(struct kvd_device **device)
         return;
     kvd_process_close(&closing->process);
     kvd_watch_close(&closing->done_watch);
-    kvd_timer_close(&closing->stall);
+    kvd_stall_close(&closing->stall);
     kvd_deferred_close(&closing->flush);
     if (closing->jobs_bell >= 0)
         close(closing->jobs_bell);
     if (closing->done_bell >= 0)
         close(closing->done_bell);
+    kvd_wipes_close(&closing->wipes);
+    kvd_gpu_pool_close(&closing->gpu_pool);
     kvd_extents_close(&closing->extents);
     kvd_memory_close(&closing->ring_memory);
     kvd_memory_close(&closing->pool);
     kvd_memory_close(&closing->staging);
     free(closing);
     *device = NULL;
+}
+
+const char *kvd_device_name(const struct kvd_device *device)
+{
+    return device->name;
+}
+
+bool kvd_device_is_gpu(const struct kvd_device *device)
+{
+    return device->gpu;
+}
+
+void kvd_device_on_restart(struct kvd_device *device, void (*restarted)(void *context),
+                           void *context)
+{
+    device->restarted = restarted;
+    device->restarted_context = context;
 }
 
 const char *kvd_device_backend(const struct kvd_device *device)
@@ -297,49 +349,4 @@ uint32_t kvd_device_wait_ms(const struct kvd_device *device)
 uint32_t kvd_device_restarts(const struct kvd_device *device)
 {
     return kvd_process_restarts(device->process);
-}
-
-/* ---- memory ---- */
-
-uint8_t *kvd_staging_take(struct kvd_device *device, uint64_t bytes)
-{
-    uint64_t offset;
-
-    return kvd_extents_take(device->extents, bytes, &offset) ? device->staging.base + offset : NULL;
-}
-
-void kvd_staging_give(struct kvd_device *device, uint8_t *extent)
-{
-    kvd_extents_give(device->extents, (uint64_t)(extent - device->staging.base));
-}
-
-uint64_t kvd_staging_free_bytes(const struct kvd_device *device)
-{
-    return kvd_extents_largest_bytes(device->extents);
-}
-
-uint64_t kvd_staging_capacity_bytes(const struct kvd_device *device)
-{
-    return device->staging.bytes;
-}
-
-struct kvd_place kvd_device_place(const struct kvd_device *device, const void *at)
-{
-    uintptr_t address = (uintptr_t)at;
-    uintptr_t staging = (uintptr_t)device->staging.base, pool = (uintptr_t)device->pool.base;
-
-    if (address >= staging && address - staging < device->staging.bytes)
-        return (struct kvd_place){.region = KVD_REGION_STAGING, .offset = address - staging};
-    assert(address >= pool && address - pool < device->pool.bytes);
-    return (struct kvd_place){.region = KVD_REGION_POOL, .offset = address - pool};
-}
-
-uint8_t *kvd_device_pool(const struct kvd_device *device)
-{
-    return device->pool.base;
-}
-
-void kvd_device_pool_zero(struct kvd_device *device, uint64_t offset, uint64_t bytes)
-{
-    kvd_memory_zero(&device->pool, offset, bytes);
 }

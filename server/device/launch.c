@@ -24,6 +24,8 @@ static kvarn_status lift(const int *from, int *lifted)
     for (int i = 0; i < INHERITED; i++)
         lifted[i] = -1;
     for (int i = 0; i < INHERITED; i++) {
+        if (from[i] < 0)
+            continue;
         lifted[i] = fcntl(from[i], F_DUPFD_CLOEXEC, KVD_LINK_FDS_END);
         if (lifted[i] < 0)
             return KVARN_INTERNAL;
@@ -38,7 +40,8 @@ static int set_actions(posix_spawn_file_actions_t *actions, const int *lifted)
     if (error == 0)
         error = posix_spawn_file_actions_adddup2(actions, 0, 1);
     for (int i = 0; i < INHERITED && error == 0; i++)
-        error = posix_spawn_file_actions_adddup2(actions, lifted[i], KVD_LINK_STAGING + i);
+        if (lifted[i] >= 0)
+            error = posix_spawn_file_actions_adddup2(actions, lifted[i], KVD_LINK_STAGING + i);
     if (error == 0)
         error = posix_spawn_file_actions_addclosefrom_np(actions, KVD_LINK_FDS_END);
     return error;
@@ -60,28 +63,63 @@ static int set_attributes(posix_spawnattr_t *attributes)
     return error;
 }
 
+enum { WORDS_MAX = 24, NUMBER_MAX = 32 };
+
+/* A worker's command line. */
+struct words {
+    const char *at[WORDS_MAX];
+    char numbers[WORDS_MAX][NUMBER_MAX];
+    int count;
+};
+
+static void add(struct words *words, const char *name, const char *value)
+{
+    words->at[words->count++] = name;
+    words->at[words->count++] = value;
+}
+
+static void add_number(struct words *words, const char *name, const char *before, uint64_t value)
+{
+    char *text = words->numbers[words->count];
+
+    snprintf(text, NUMBER_MAX, "%s%" PRIu64, before, value);
+    add(words, name, text);
+}
+
+static void add_gpu(struct words *words, const struct kvd_launch *launch)
+{
+    add_number(words, "--device", "cuda:", launch->number);
+    if (launch->pool_chunks != 0) {
+        add_number(words, "--pool-chunks", "", launch->pool_chunks);
+        add_number(words, "--chunk-bytes", "", launch->chunk_bytes);
+    } else if (launch->pool_bytes != 0) {
+        add_number(words, "--pool-bytes", "", launch->pool_bytes);
+    } else {
+        add_number(words, "--pool-percent", "", launch->pool_percent);
+    }
+}
+
+static void say(struct words *words, const struct kvd_launch *launch)
+{
+    *words = (struct words){.at = {"kvarn-worker"}, .count = 1};
+    add_number(words, "--staging-bytes", "", launch->staging_bytes);
+    add_number(words, "--parent", "", (uint64_t)getpid());
+    if (launch->gpu) {
+        add_gpu(words, launch);
+        return;
+    }
+    add_number(words, "--pool-bytes", "", launch->pool_bytes);
+    add_number(words, "--threads", "", launch->threads);
+    add(words, "--cpu", launch->cpu_mask != NULL ? launch->cpu_mask : "");
+}
+
 static int spawn_worker(const struct kvd_launch *launch, const int *lifted, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    char staging[24], pool[24], threads[12], parent[12];
-    const char *const arguments[] = {"kvarn-worker",
-                                     "--staging-bytes",
-                                     staging,
-                                     "--pool-bytes",
-                                     pool,
-                                     "--threads",
-                                     threads,
-                                     "--parent",
-                                     parent,
-                                     "--cpu",
-                                     launch->cpu_mask != NULL ? launch->cpu_mask : "",
-                                     NULL};
+    struct words words; /* a NULL follows the last */
 
-    snprintf(staging, sizeof(staging), "%" PRIu64, launch->staging_bytes);
-    snprintf(pool, sizeof(pool), "%" PRIu64, launch->pool_bytes);
-    snprintf(threads, sizeof(threads), "%" PRIu32, launch->threads);
-    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    say(&words, launch);
     int error = posix_spawn_file_actions_init(&actions);
     if (error != 0)
         return error;
@@ -95,7 +133,7 @@ static int spawn_worker(const struct kvd_launch *launch, const int *lifted, pid_
         error = set_attributes(&attributes);
     if (error == 0) /* argv is not written to; its type predates const */
         error = posix_spawn(pid, launch->worker_path, &actions, &attributes,
-                            (char *const *)(uintptr_t)arguments, environ);
+                            (char *const *)(uintptr_t)words.at, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return error;

@@ -5,6 +5,7 @@
 #ifndef KVD_LAUNCH_H
 #define KVD_LAUNCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -15,7 +16,13 @@ struct kvd_launch {
     const char *cpu_mask; /* NULL = none */
     uint32_t threads;     /* 0 = as many as CPUs */
     uint64_t staging_bytes, pool_bytes;
-    int staging, pool, rings, jobs_bell, done_bell; /* descriptors, borrowed */
+    bool gpu;
+    /* of a GPU: cuda:NUMBER, and the pool's size as pool_bytes or pool_percent, until it is made;
+     * then it has pool_chunks of chunk_bytes, whose descriptors are sent to the worker */
+    uint32_t number, pool_percent, pool_chunks;
+    uint64_t chunk_bytes;
+    int staging, pool, rings, jobs_bell,
+        done_bell; /* descriptors, borrowed; no pool of a GPU: -1 */
 };
 
 /* Gives the process and the front's end of its control socket (non-blocking). */

@@ -14,6 +14,7 @@
 #include "server/core/limits.h"
 #include "server/core/log.h"
 #include "server/core/loop.h"
+#include "server/device/chunks.h"
 
 enum process_state { PROCESS_STARTING, PROCESS_READY, PROCESS_DOWN };
 
@@ -42,31 +43,99 @@ static const char *refusal_text(uint32_t refusal)
         return "unknown CPU variant; ref, avx2 and avx512 are known";
     case KVD_LINK_NO_THREADS:
         return "the worker cannot start its threads";
+    case KVD_LINK_NO_DRIVER:
+        return "there is no CUDA driver";
+    case KVD_LINK_OLD_DRIVER:
+        return "the CUDA driver is too old";
+    case KVD_LINK_NO_DEVICE:
+        return "there is no such GPU";
+    case KVD_LINK_NO_KERNELS:
+        return "this build has no kernels for this GPU";
+    case KVD_LINK_NO_GPU_MEMORY:
+        return "not enough GPU memory";
+    case KVD_LINK_BAD_GPU:
+        return "the GPU does not work";
     default:
         return "the worker's greeting makes no sense";
     }
 }
 
-/* Reads the greeting that stands in the control socket. */
-static kvarn_status take_hello(struct kvd_process *process, const char **why)
+/* The worker's own words when it has any. They stay until the next refusal. */
+static const char *say_refusal(const struct kvd_link_hello *hello)
 {
-    struct kvd_link_hello hello;
-    ssize_t got = recv(process->control, &hello, sizeof(hello), MSG_DONTWAIT);
+    static char said[sizeof(hello->text)];
 
-    if (got != (ssize_t)sizeof(hello) || hello.kind != KVD_LINK_HELLO ||
-        hello.refusal != KVD_LINK_READY) {
-        *why = got == (ssize_t)sizeof(hello) ? refusal_text(hello.refusal)
-                                             : "the worker ended before its self-test was done";
+    if (hello->text[0] == '\0')
+        return refusal_text(hello->refusal);
+    memcpy(said, hello->text, sizeof(said));
+    said[sizeof(said) - 1] = '\0';
+    return said;
+}
+
+static kvarn_status refused(const struct kvd_link_hello *hello, const char **why)
+{
+    bool absent = hello->refusal == KVD_LINK_NO_DRIVER || hello->refusal == KVD_LINK_OLD_DRIVER ||
+                  hello->refusal == KVD_LINK_NO_DEVICE || hello->refusal == KVD_LINK_NO_KERNELS;
+
+    *why = say_refusal(hello);
+    return absent ? KVARN_UNSUPPORTED : KVARN_INTERNAL;
+}
+
+/* Whatever a worker says before it serves. */
+union message {
+    uint32_t kind;
+    struct kvd_link_hello hello;
+    struct kvd_link_pool pool;
+    struct kvd_link_chunks chunks;
+};
+
+static kvarn_status take_hello(struct kvd_process *process, const union message *message,
+                               uint32_t bytes, const char **why)
+{
+    if (bytes != sizeof(message->hello) || message->kind != KVD_LINK_HELLO) {
+        *why = bytes == 0 ? "the worker ended before its self-test was done"
+                          : "the worker's greeting makes no sense";
         return KVARN_INTERNAL;
     }
-    hello.backend[sizeof(hello.backend) - 1] = '\0';
-    process->hello = hello;
+    if (message->hello.refusal != KVD_LINK_READY)
+        return refused(&message->hello, why);
+    process->hello = message->hello;
+    process->hello.backend[sizeof(process->hello.backend) - 1] = '\0';
     process->state = PROCESS_READY;
     process->ready_ns = kvd_now_ns();
-    kvd_log(KVD_LOG_INFO, "worker_ready", kvd_text("backend", hello.backend),
-            kvd_number("threads", hello.threads), kvd_number("pid", process->pid),
+    kvd_log(KVD_LOG_INFO, "worker_ready", kvd_text("device", process->options.name),
+            kvd_text("backend", process->hello.backend),
+            kvd_number("threads", process->hello.threads), kvd_number("pid", process->pid),
             kvd_number("restarts", process->restarts));
     return KVARN_OK;
+}
+
+/* Reads one message that stands in the control socket. Descriptors are welcome at the first start
+ * of a GPU's worker only. RETRY: there is more to come before the worker serves. */
+static kvarn_status take_message(struct kvd_process *process, bool first, const char **why)
+{
+    struct kvd_gpu_pool *pool = process->options.gpu_pool;
+    union message message = {.kind = 0};
+    int fds[KVD_LINK_FDS_MAX];
+    uint32_t bytes, fd_count;
+    kvarn_status status =
+        kvd_chunks_receive(process->control, &message, sizeof(message), &bytes, fds, &fd_count);
+
+    *why = "the worker's greeting makes no sense";
+    if (status != KVARN_OK)
+        return status;
+    if (first && pool != NULL && bytes != 0 && message.kind != KVD_LINK_HELLO)
+        return kvd_gpu_pool_take(pool, &message, bytes, fds, fd_count) == KVARN_OK ? KVARN_RETRY
+                                                                                   : KVARN_INTERNAL;
+    for (uint32_t i = 0; i < fd_count; i++)
+        close(fds[i]);
+    status = fd_count == 0 ? take_hello(process, &message, bytes, why) : KVARN_INTERNAL;
+    if (status == KVARN_OK && pool != NULL && !kvd_gpu_pool_complete(pool)) {
+        process->state = PROCESS_STARTING;
+        *why = "the worker made no pool";
+        return KVARN_INTERNAL;
+    }
+    return status;
 }
 
 static void on_control(void *context, unsigned events)
@@ -75,14 +144,19 @@ static void on_control(void *context, unsigned events)
     const char *why = NULL;
 
     (void)events;
+    kvarn_status status = take_message(process, false, &why);
+    if (status == KVARN_RETRY) /* woken for nothing */
+        return;
     /* Once is enough: after the greeting only the end of the process counts, and that comes by its
      * pidfd. */
     kvd_watch_close(&process->control_watch);
-    if (take_hello(process, &why) == KVARN_OK) {
+    if (status == KVARN_OK) {
         kvd_timer_stop(process->timer);
+        process->options.ready(process->options.context);
         return;
     }
-    kvd_log(KVD_LOG_ERROR, "worker_refused", kvd_text("why", why), kvd_number("pid", process->pid));
+    kvd_log(KVD_LOG_ERROR, "worker_refused", kvd_text("device", process->options.name),
+            kvd_text("why", why), kvd_number("pid", process->pid));
     kvd_process_kill(process);
 }
 
@@ -90,7 +164,13 @@ static kvarn_status start(struct kvd_process *process, const char **why)
 {
     process->state = PROCESS_STARTING;
     process->options.starts(process->options.context);
-    return kvd_launch_start(&process->options.launch, &process->pid, &process->control, why);
+    kvarn_status status =
+        kvd_launch_start(&process->options.launch, &process->pid, &process->control, why);
+    if (status == KVARN_OK && process->options.launch.pool_chunks != 0) {
+        *why = "the descriptors of the pool cannot be sent to the worker";
+        status = kvd_gpu_pool_send(process->options.gpu_pool, process->control);
+    }
+    return status;
 }
 
 static kvarn_status watch(struct kvd_process *process)
@@ -140,7 +220,8 @@ static void restart(struct kvd_process *process)
         kvd_timer_start(process->timer, KVD_WORKER_HELLO_MS, 0);
         return;
     }
-    kvd_log(KVD_LOG_ERROR, "worker_not_started", kvd_text("why", why));
+    kvd_log(KVD_LOG_ERROR, "worker_not_started", kvd_text("device", process->options.name),
+            kvd_text("why", why));
     end(process, 0);
     restart_in(process, KVD_WORKER_DELAY_MAX_MS);
 }
@@ -150,7 +231,8 @@ static void on_timer(void *context)
     struct kvd_process *process = context;
 
     if (process->state == PROCESS_STARTING) {
-        kvd_log(KVD_LOG_ERROR, "worker_silent", kvd_number("pid", process->pid));
+        kvd_log(KVD_LOG_ERROR, "worker_silent", kvd_text("device", process->options.name),
+                kvd_number("pid", process->pid));
         kvd_process_kill(process);
     } else if (process->state == PROCESS_DOWN) {
         restart(process);
@@ -175,18 +257,19 @@ static void on_child(void *context, int exit_code, int signal)
 {
     struct kvd_process *process = context;
 
-    kvd_log(KVD_LOG_ERROR, "worker_gone", kvd_number("pid", process->pid),
-            kvd_number("exit_code", exit_code), kvd_number("signal", signal));
+    kvd_log(KVD_LOG_ERROR, "worker_gone", kvd_text("device", process->options.name),
+            kvd_number("pid", process->pid), kvd_number("exit_code", exit_code),
+            kvd_number("signal", signal));
     process->pid = 0;
     let_go(process);
     restart_in(process, restart_delay_ms(process));
     process->options.ended(process->options.context);
 }
 
-static bool wait_for_hello(int control)
+static bool wait_for_message(int control, uint64_t until)
 {
     struct pollfd wait = {.fd = control, .events = POLLIN};
-    uint64_t until = kvd_now_ns() + (uint64_t)KVD_WORKER_HELLO_MS * 1000000u, now;
+    uint64_t now;
 
     while ((now = kvd_now_ns()) < until) {
         int ready = poll(&wait, 1, (int)((until - now) / 1000000u) + 1);
@@ -201,16 +284,22 @@ static bool wait_for_hello(int control)
 /* A daemon that cannot compute must not say that it is up, so this one start blocks. */
 static kvarn_status first_start(struct kvd_process *process, const char **why)
 {
+    uint64_t until = kvd_now_ns() + (uint64_t)KVD_WORKER_HELLO_MS * 1000000u;
     kvarn_status status = start(process, why);
 
     if (status != KVARN_OK)
         return status;
-    if (!wait_for_hello(process->control)) {
-        *why = "the worker's self-test took too long";
-        return KVARN_INTERNAL;
-    }
-    status = take_hello(process, why);
+    do {
+        if (!wait_for_message(process->control, until)) {
+            *why = "the worker's self-test took too long";
+            return KVARN_INTERNAL;
+        }
+        status = take_message(process, true, why);
+    } while (status == KVARN_RETRY);
     if (status == KVARN_OK) {
+        const struct kvd_gpu_pool *pool = process->options.gpu_pool;
+        process->options.launch.pool_chunks = pool != NULL ? pool->chunks : 0;
+        process->options.launch.chunk_bytes = pool != NULL ? pool->chunk_bytes : 0;
         *why = "no descriptors left to watch the worker";
         status = watch(process);
     }

@@ -12,6 +12,7 @@
 
 #include <kvarn/status.h>
 
+#include "server/device/gpu_pool.h"
 #include "server/device/launch.h"
 #include "server/device/link.h"
 
@@ -20,13 +21,16 @@ struct kvd_process;
 
 struct kvd_process_options {
     struct uv_loop_s *loop;
+    const char *name;              /* of the device, for logs; outlives the process */
     struct kvd_launch launch;      /* copied, with its strings */
+    struct kvd_gpu_pool *gpu_pool; /* of a GPU: filled by the first start, sent at later ones */
     void (*starts)(void *context); /* before each start: no worker touches shared memory */
+    void (*ready)(void *context);  /* after each later start: it serves */
     void (*ended)(void *context);  /* after each end: nothing of the worker writes any more */
     void *context;
 };
 
-/* *why is static text. */
+/* *why lives until the next call. UNSUPPORTED: no such device here, or no driver for it. */
 kvarn_status kvd_process_open(struct kvd_process **process,
                               const struct kvd_process_options *options, const char **why);
 /* Asks the worker to end, kills it after KVD_WORKER_STOP_MS; `ended` is not called. */

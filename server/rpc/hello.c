@@ -18,7 +18,7 @@ static void run(struct kvd_work *work)
     struct kvw_hello_reply reply = {
         .features = hello->features & KVW_FEATURE_SEQUENCES,
         .server = service->options.server,
-        .backend = kvd_device_backend(service->device),
+        .backend = kvd_device_backend(service->devices[0].device),
         .tenant = service->options.tenant_name(service->options.context, work->request.tenant),
         .payload_max_bytes = service->options.payload_max_bytes,
         .in_flight_max = KVD_IN_FLIGHT_MAX,

@@ -1,7 +1,8 @@
 /* IMPORT: bytes that EXPORT gave -> blocks. When all of them are tiles, which the payload's length
- * tells, the slots are taken before the payload comes and its bytes are read straight into them;
- * the worker then only checks the digests. Otherwise they land in staging and the worker copies
- * them, checking on the way. A block whose digest does not match is not kept. */
+ * tells, and the pool is mapped here, the slots are taken before the payload comes and its bytes
+ * are read straight into them; the worker then only checks the digests. Otherwise they land in
+ * staging and the worker copies them, checking on the way. A block whose digest does not match is
+ * not kept. */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
 #include "server/store/pool.h"
@@ -14,9 +15,10 @@ static void hold_slots(struct kvd_work *work, uint32_t count)
 {
     struct kvd_service *service = kvd_work_service(work);
     const struct kvd_space *space = work->space;
+    const struct kvd_pool *pool = space->pool;
     uint64_t bytes = (uint64_t)count * space->tile_bytes;
 
-    if (bytes > kvd_pool_capacity_bytes(service->pool) - kvd_pool_used_bytes(service->pool))
+    if (bytes > kvd_pool_capacity_bytes(pool) - kvd_pool_used_bytes(pool))
         return;
     work->held = kvd_work_memory(work, count, sizeof(struct kvd_block *));
     for (uint32_t i = 0; work->held && i < count; i++) {
@@ -68,7 +70,8 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
         return status;
     kvd_work_need(work, count * KVW_BLOCK_STATUS_BYTES);
     kvd_work_need(work, kvd_job_size(count, sizeof(struct kvd_copy), 0));
-    if (work->request.header.payload_bytes == count * (KVW_PUT_ROW_BYTES + work->space->tile_bytes))
+    if (kvd_device_pool(kvd_work_device(work)) != NULL &&
+        work->request.header.payload_bytes == count * (KVW_PUT_ROW_BYTES + work->space->tile_bytes))
         hold_slots(work, (uint32_t)count);
     return KVARN_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/rpc/work.h"
+#include "server/store/pool.h"
 
 kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uint32_t least,
                              uint64_t row_bytes, bool exact)
@@ -115,7 +116,7 @@ static void name_failure(struct kvd_work *work, uint32_t i)
             work, KVARN_NO_SPACE,
             "block %u (key %s): the pool of %llu bytes is full and nothing of this tenant "
             "can be evicted; release sequences or leases, or give a larger pool",
-            i, key.text, (unsigned long long)kvd_work_service(work)->options.pool_bytes);
+            i, key.text, (unsigned long long)kvd_pool_capacity_bytes(work->space->pool));
         break;
     case KVARN_CORRUPT:
         kvd_work_fail(work, KVARN_CORRUPT,

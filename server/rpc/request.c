@@ -58,6 +58,7 @@ struct kvd_request *kvd_request_new(struct kvd_service *service)
 static void give_back(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
+    struct kvd_device *device = kvd_work_device(work);
 
     for (uint32_t i = 0; i < work->item_count; i++)
         if (work->items[i].block)
@@ -65,7 +66,7 @@ static void give_back(struct kvd_work *work)
     work->item_count = 0;
     kvd_work_release_held(work);
     for (uint32_t i = 0; i < work->extent_count; i++)
-        kvd_staging_give(service->device, work->extents[i]);
+        kvd_staging_give(device, work->extents[i]);
     work->extent_count = 0;
     for (uint32_t i = 0; i < work->heap_count; i++)
         free(work->heaps[i]);
@@ -81,7 +82,7 @@ static void give_back(struct kvd_work *work)
 /* The payload's own place: the head in staging, then the slots of the held blocks. */
 static kvarn_status place_held(struct kvd_work *work, uint8_t *head, uint64_t head_bytes)
 {
-    struct kvd_service *service = kvd_work_service(work);
+    uint8_t *pool = kvd_device_pool(kvd_work_device(work));
     uint64_t bytes = work->space->tile_bytes;
     struct iovec *parts = kvd_work_memory(work, work->held_count + 1u, sizeof *parts);
     uint32_t count = 1;
@@ -91,7 +92,7 @@ static kvarn_status place_held(struct kvd_work *work, uint8_t *head, uint64_t he
                              work->held_count);
     parts[0] = (struct iovec){head, head_bytes};
     for (uint32_t i = 0; i < work->held_count; i++) {
-        uint8_t *slot = kvd_device_pool(service->device) + work->held[i]->offset;
+        uint8_t *slot = pool + work->held[i]->offset;
         struct iovec *last = &parts[count - 1];
 
         /* Neighbours become one part, so that one recvmsg takes many blocks. */
@@ -122,11 +123,11 @@ static kvarn_status decode(struct kvd_work *work, const uint8_t *metadata)
 /* Payload, then the room that the operation asked for, in one extent. */
 static kvarn_status place(struct kvd_work *work, bool *wait)
 {
-    struct kvd_service *service = kvd_work_service(work);
+    struct kvd_device *device = kvd_work_device(work);
     uint64_t head = work->request.header.payload_bytes -
                     (work->held_count ? work->held_count * work->space->tile_bytes : 0);
     uint64_t payload = (head + 63) & ~(uint64_t)63;
-    uint64_t capacity = kvd_staging_capacity_bytes(service->device);
+    uint64_t capacity = kvd_staging_capacity_bytes(device);
     unsigned long long whole = payload + work->need;
     uint8_t *extent;
 
@@ -136,7 +137,7 @@ static kvarn_status place(struct kvd_work *work, bool *wait)
         return kvd_work_fail(work, KVARN_TOO_LARGE,
                              "the call needs %llu bytes of staging, the daemon has %llu; split it",
                              whole, (unsigned long long)capacity);
-    extent = kvd_staging_take(service->device, payload + work->need);
+    extent = kvd_staging_take(device, payload + work->need);
     if (!extent) {
         *wait = true;
         return KVARN_RETRY;

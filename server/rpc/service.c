@@ -35,9 +35,19 @@ static const char *default_tenant(void *context, uint32_t tenant)
 /* A chunk that is free again must not show its old bytes to the next tenant. */
 static void wipe(void *context, uint64_t offset, uint64_t bytes)
 {
-    struct kvd_service *service = context;
+    struct kvd_service_device *home = context;
 
-    kvd_device_pool_zero(service->device, offset, bytes);
+    kvd_device_pool_zero(home->device, offset, bytes);
+}
+
+/* What ended a GPU's worker may have written anywhere in its pool. A host pool is in no reach of
+ * what goes wrong on a GPU, and too slow to read as a whole before it is served again. */
+static void restarted(void *context)
+{
+    struct kvd_service_device *home = context;
+
+    if (kvd_device_is_gpu(home->device))
+        kvd_recheck_start(home->recheck);
 }
 
 static void settled(void *context)
@@ -67,9 +77,34 @@ static void fill_defaults(struct kvd_service_options *options)
         options->payload_max_bytes = KVD_PAYLOAD_MAX_BYTES;
 }
 
+static kvarn_status open_devices(struct kvd_service *service, struct kvd_space_pool *pools)
+{
+    const struct kvd_service_options *options = &service->options;
+    kvarn_status status = KVARN_OK;
+
+    for (uint32_t i = 0; i < options->device_count && status == KVARN_OK; i++) {
+        struct kvd_service_device *home = &service->devices[i];
+
+        home->service = service;
+        home->device = options->devices[i];
+        status = kvd_pool_open(&home->pool, kvd_device_pool_bytes(home->device),
+                               kvd_device_pool_unit_bytes(home->device), wipe, home);
+        if (status != KVARN_OK)
+            return status;
+        service->device_count = i + 1;
+        kvd_pool_linger(home->pool);
+        status = kvd_recheck_open(&home->recheck, home);
+        kvd_device_on_restart(home->device, restarted, home);
+        pools[i] = (struct kvd_space_pool){kvd_device_name(home->device), home->pool,
+                                           kvd_device_is_gpu(home->device)};
+    }
+    return status;
+}
+
 static kvarn_status open_parts(struct kvd_service *service, const char **why)
 {
     const struct kvd_service_options *options = &service->options;
+    struct kvd_space_pool pools[KVD_DEVICES_MAX];
     uint64_t secret[2] = {0, 0};
     ssize_t got;
     kvarn_status status;
@@ -81,14 +116,13 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     if (got != (ssize_t)sizeof secret)
         return KVARN_INTERNAL;
     *why = "the pool's bookkeeping could not be set up";
-    status = kvd_pool_open(&service->pool, options->pool_bytes, wipe, service);
+    status = open_devices(service, pools);
     if (status != KVARN_OK)
         return status;
-    kvd_pool_linger(service->pool);
-    kvd_blocks_init(&service->blocks, service->pool, &service->evict);
+    kvd_blocks_init(&service->blocks, &service->evict);
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
-    kvd_spaces_init(&service->spaces, &service->evict, secret, options->pool_bytes);
+    kvd_spaces_init(&service->spaces, &service->evict, secret, pools, service->device_count);
     *why = "no memory for the tables of requests, leases and sequences";
     status = kvd_leases_open(&service->leases, &service->blocks, options->leases_max,
                              (uint32_t)secret[0] >> 1);
@@ -113,9 +147,9 @@ kvarn_status kvd_service_open(struct kvd_service **out, const struct kvd_service
     if (!service)
         return KVARN_INTERNAL;
     service->options = *options;
-    service->device = options->device;
     fill_defaults(&service->options);
     status = open_parts(service, why);
+    service->options.devices = NULL; /* the caller's table was for opening */
     if (status != KVARN_OK) {
         kvd_service_close(&service);
         return status;
@@ -138,8 +172,11 @@ void kvd_service_close(struct kvd_service **out)
         kvd_leases_close(&service->leases);
     kvd_spaces_free(&service->spaces);
     kvd_blocks_free(&service->blocks);
-    if (service->pool)
-        kvd_pool_close(&service->pool);
+    for (uint32_t i = 0; i < service->device_count; i++) {
+        kvd_device_on_restart(service->devices[i].device, NULL, NULL);
+        kvd_recheck_close(&service->devices[i].recheck);
+        kvd_pool_close(&service->devices[i].pool);
+    }
     free(service->metric_names);
     free(service->works);
     free(service);
@@ -151,7 +188,10 @@ void kvd_service_tick(struct kvd_service *service)
     uint64_t now = kvd_service_now(service);
 
     kvd_leases_expire(&service->leases, now);
-    kvd_pool_trim(service->pool, KVD_POOL_LINGER_TICKS);
+    for (uint32_t i = 0; i < service->device_count; i++) {
+        kvd_pool_trim(service->devices[i].pool, KVD_POOL_LINGER_TICKS);
+        kvd_recheck_pump(service->devices[i].recheck);
+    }
     for (struct kvd_work *work = service->waiting, *next; work; work = next) {
         next = work->waiting_next;
         if (work->request.deadline_ns && work->request.deadline_ns <= now) {

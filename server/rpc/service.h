@@ -1,8 +1,10 @@
-/* Everything the operations work on: spaces, blocks, leases, sequences, requests, one device.
+/* Everything the operations work on: spaces, blocks, leases, sequences, requests, devices.
  *
- * Loop thread only. The service owns the bookkeeping of the device's pool (it opens a kvd_pool over
- * `pool_bytes` and wipes freed chunks through the device); the device and the callbacks belong to
- * the caller and outlive it. Net and main see this file and request.h of rpc, nothing else. */
+ * Loop thread only. The service owns the bookkeeping of the devices' pools (it opens a kvd_pool
+ * over each and wipes freed chunks through the device); the devices and the callbacks belong to the
+ * caller and outlive it. A space lives on one device with all its blocks and sequences, so nothing
+ * that happens to one device concerns the spaces of another. Net and main see this file and
+ * request.h of rpc, nothing else. */
 #ifndef KVD_SERVICE_H
 #define KVD_SERVICE_H
 
@@ -19,9 +21,9 @@ struct kvd_metrics;
 struct kvd_service;
 
 struct kvd_service_options {
-    struct kvd_device *device;
+    struct kvd_device *const *devices; /* [device_count], GPUs first; names are unique */
+    uint32_t device_count;             /* 1..KVD_DEVICES_MAX */
     const struct kvd_metrics *metrics; /* of the connections, told by STATS too; NULL = none */
-    uint64_t pool_bytes;               /* of the device's pool */
     uint64_t (*now_ns)(void *context); /* NULL = CLOCK_MONOTONIC */
     void (*drain)(void *context, uint32_t grace_ms); /* DRAIN was asked; NULL = UNSUPPORTED */
     const char *(*tenant_name)(void *context, uint32_t tenant); /* NULL = "default" */

@@ -2,6 +2,7 @@
  * everything; anyone else only what belongs to its tenant. */
 #include "server/rpc/work.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static void add_space(struct sums *sums, const struct kvd_space *space)
 
 struct list {
     struct kvd_service *service;
+    size_t names; /* of service->metric_names, used */
     struct kvw_metric *out;
     size_t room, count;
 };
@@ -65,11 +67,6 @@ static void add_daemon(struct list *list)
 {
     const struct kvd_service *service = list->service;
 
-    add(list, "kvarn_pool_capacity_bytes", (double)kvd_pool_capacity_bytes(service->pool));
-    add(list, "kvarn_pool_used_bytes", (double)kvd_pool_used_bytes(service->pool));
-    add(list, "kvarn_pool_reserved_bytes", (double)kvd_pool_reserved_bytes(service->pool));
-    add(list, "kvarn_staging_capacity_bytes", (double)kvd_staging_capacity_bytes(service->device));
-    add(list, "kvarn_staging_largest_free_bytes", (double)kvd_staging_free_bytes(service->device));
     add(list, "kvarn_evictable_blocks", (double)service->evict.listed);
     add(list, "kvarn_evictions_total", (double)service->blocks.evictions);
     add(list, "kvarn_blocks_dropped_total", (double)service->blocks_dropped);
@@ -81,11 +78,87 @@ static void add_daemon(struct list *list)
     add(list, "kvarn_requests_in_flight", (double)service->in_flight);
     add(list, "kvarn_requests_in_flight_peak", (double)service->in_flight_peak);
     add(list, "kvarn_requests_parked", (double)service->parked);
-    add(list, "kvarn_jobs_total", (double)service->jobs_submitted);
-    add(list, "kvarn_device_seconds_total", (double)service->device_ns * 1e-9);
-    add(list, "kvarn_device_ready", kvd_device_ready(service->device));
-    add(list, "kvarn_worker_restarts_total", (double)kvd_device_restarts(service->device));
     add(list, "kvarn_draining", service->draining);
+}
+
+enum { FIGURES = 10 };
+
+/* Of one device, in the order of their names. */
+static void measure(const struct kvd_service_device *home, double out[FIGURES])
+{
+    const double figures[FIGURES] = {
+        (double)kvd_pool_capacity_bytes(home->pool),
+        (double)kvd_pool_used_bytes(home->pool),
+        (double)kvd_pool_reserved_bytes(home->pool),
+        (double)kvd_staging_capacity_bytes(home->device),
+        (double)kvd_staging_free_bytes(home->device),
+        (double)home->jobs_submitted,
+        (double)home->device_ns * 1e-9,
+        kvd_device_ready(home->device) && !kvd_recheck_active(home->recheck),
+        (double)kvd_device_restarts(home->device),
+        (double)home->blocks_lost,
+    };
+
+    memcpy(out, figures, sizeof figures);
+}
+
+static void add_text(struct list *list, double value, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void add_text(struct list *list, double value, const char *format, ...)
+{
+    char *text = list->service->metric_names[list->names];
+    va_list values;
+
+    if (list->names == KVW_METRICS_MAX - 1)
+        return;
+    list->names++;
+    va_start(values, format);
+    vsnprintf(text, sizeof list->service->metric_names[0], format, values);
+    va_end(values);
+    add(list, text, value);
+}
+
+/* Names of the figure over all devices and of one device's, which are not to be added up together.
+ */
+static const struct {
+    const char *whole, *each;
+    bool least; /* over all devices it is the least one's, else the sum */
+} names[FIGURES] = {
+    {"kvarn_pool_capacity_bytes", "kvarn_device_pool_capacity_bytes", false},
+    {"kvarn_pool_used_bytes", "kvarn_device_pool_used_bytes", false},
+    {"kvarn_pool_reserved_bytes", "kvarn_device_pool_reserved_bytes", false},
+    {"kvarn_staging_capacity_bytes", "kvarn_device_staging_capacity_bytes", false},
+    {"kvarn_staging_largest_free_bytes", "kvarn_device_staging_largest_free_bytes", true},
+    {"kvarn_jobs_total", "kvarn_device_jobs_total", false},
+    {"kvarn_device_seconds_total", "kvarn_device_busy_seconds_total", false},
+    {"kvarn_device_ready", "kvarn_device_serving", true},
+    {"kvarn_worker_restarts_total", "kvarn_device_restarts_total", false},
+    {"kvarn_blocks_lost_total", "kvarn_device_blocks_lost_total", false},
+};
+
+static void add_devices(struct list *list)
+{
+    const struct kvd_service *service = list->service;
+    double values[KVD_DEVICES_MAX][FIGURES];
+
+    for (uint32_t i = 0; i < service->device_count; i++)
+        measure(&service->devices[i], values[i]);
+    for (int figure = 0; figure < FIGURES; figure++) {
+        double whole = values[0][figure];
+
+        for (uint32_t i = 1; i < service->device_count; i++) {
+            if (!names[figure].least)
+                whole += values[i][figure];
+            else if (values[i][figure] < whole)
+                whole = values[i][figure];
+        }
+        add(list, names[figure].whole, whole);
+    }
+    for (uint32_t i = 0; i < service->device_count; i++)
+        for (int figure = 0; figure < FIGURES; figure++)
+            add_text(list, values[i][figure], "%s{device=\"%s\"}", names[figure].each,
+                     kvd_device_name(service->devices[i].device));
 }
 
 static void add_one(void *context, const char *name, double value)
@@ -97,20 +170,15 @@ static void add_one(void *context, const char *name, double value)
 static void add_requests(struct list *list)
 {
     struct kvd_service *service = list->service;
-    size_t used = 0;
 
     for (uint32_t op = 0; op < KVD_OPS; op++) {
         for (uint32_t status = 0; status < KVD_STATUSES; status++) {
             const char *name = kvw_op_name((uint8_t)op);
-            char *text = service->metric_names[used];
 
-            if (!service->requests[op][status] || used == KVW_METRICS_MAX - 1)
-                continue;
-            snprintf(text, sizeof service->metric_names[0],
-                     "kvarn_requests_total{op=\"%s\",status=\"%s\"}", name ? name : "unknown",
-                     kvarn_status_name((kvarn_status)status));
-            add(list, text, (double)service->requests[op][status]);
-            used++;
+            if (service->requests[op][status])
+                add_text(list, (double)service->requests[op][status],
+                         "kvarn_requests_total{op=\"%s\",status=\"%s\"}", name ? name : "unknown",
+                         kvarn_status_name((kvarn_status)status));
         }
     }
 }
@@ -118,7 +186,7 @@ static void add_requests(struct list *list)
 static size_t collect(struct kvd_service *service, uint32_t tenant, bool all,
                       struct kvw_metric *out, size_t room)
 {
-    struct list list = {service, out, room, 0};
+    struct list list = {.service = service, .out = out, .room = room};
     struct sums sums = {0};
 
     for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
@@ -129,6 +197,7 @@ static size_t collect(struct kvd_service *service, uint32_t tenant, bool all,
     }
     add_tenant(&list, &sums);
     if (all) {
+        add_devices(&list);
         add_daemon(&list);
         if (service->options.metrics != NULL)
             kvd_metrics_each(service->options.metrics, add_one, &list);

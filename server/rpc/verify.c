@@ -74,9 +74,7 @@ static void judge(struct kvd_work *work)
         if (item->status != KVARN_CORRUPT)
             continue;
         service->integrity_failures++;
-        item->block->corrupt = true;
-        if (item->block->indexed)
-            kvd_block_drop(&service->blocks, item->block);
+        kvd_block_condemn(&service->blocks, item->block);
     }
 }
 

@@ -55,7 +55,7 @@ uint8_t *kvd_work_staging(struct kvd_work *work, uint64_t bytes)
     }
     if (work->extent_count == KVD_WORK_EXTENTS)
         return NULL;
-    at = kvd_staging_take(kvd_work_service(work)->device, bytes ? bytes : 64);
+    at = kvd_staging_take(kvd_work_device(work), bytes ? bytes : 64);
     if (at)
         work->extents[work->extent_count++] = at;
     return at;
@@ -63,12 +63,13 @@ uint8_t *kvd_work_staging(struct kvd_work *work, uint64_t bytes)
 
 /* ---- answers */
 
-static uint32_t retry_after_us(const struct kvd_service *service, kvarn_status status)
+static uint32_t retry_after_us(const struct kvd_service_device *home, kvarn_status status)
 {
     switch (status) {
     case KVARN_RETRY:
-        return kvd_device_ready(service->device) ? (uint32_t)KVD_RETRY_US
-                                                 : kvd_device_wait_ms(service->device) * 1000;
+        if (!kvd_device_ready(home->device))
+            return kvd_device_wait_ms(home->device) * 1000;
+        return kvd_recheck_active(home->recheck) ? KVD_RECHECK_RETRY_US : KVD_RETRY_US;
     case KVARN_NO_SPACE:
     case KVARN_QUOTA:
         return KVD_NO_SPACE_RETRY_US;
@@ -87,7 +88,7 @@ static kvarn_status keep(struct kvd_work *work, kvarn_status status, const char 
     if (request->status != KVARN_OK)
         return status;
     request->status = status;
-    request->retry_after_us = retry_after_us(request->service, status);
+    request->retry_after_us = retry_after_us(kvd_work_home(work), status);
     vsnprintf(request->text, sizeof request->text, format, values);
     return status;
 }
@@ -184,11 +185,14 @@ void kvd_work_refuse(struct kvd_work *work, kvarn_status status, const char *for
 
 void kvd_work_refuse_unqueued(struct kvd_work *work)
 {
-    bool ready = kvd_device_ready(kvd_work_service(work)->device);
+    const struct kvd_service_device *home = kvd_work_home(work);
 
     kvd_work_refuse(work, work->job_status, "%s",
-                    ready ? "the device's queue is full"
-                          : "the device worker ended; a new one is being started");
+                    !kvd_device_ready(home->device)
+                        ? "the device worker ended; a new one is being started"
+                    : kvd_recheck_active(home->recheck)
+                        ? "the device worker was started again; what it holds is being verified"
+                        : "the device's queue is full");
 }
 
 /* ---- jobs */
@@ -233,7 +237,7 @@ static void job_done(void *context, struct kvd_job *job, kvarn_status status)
     if (status == KVARN_OK) {
         status = kvd_status_of(job->status);
         work->device_ns += job->device_ns;
-        service->device_ns += job->device_ns;
+        kvd_work_home(work)->device_ns += job->device_ns;
     }
     if (status != KVARN_OK && work->job_status == KVARN_OK)
         work->job_status = status;
@@ -245,16 +249,17 @@ static void job_done(void *context, struct kvd_job *job, kvarn_status status)
 
 bool kvd_work_submit(struct kvd_work *work, struct kvd_job *job, void (*then)(struct kvd_work *))
 {
-    struct kvd_service *service = kvd_work_service(work);
-    kvarn_status status;
+    struct kvd_service_device *home = kvd_work_home(work);
+    kvarn_status status = KVARN_RETRY;
 
     if (!work->jobs)
         work->job_status = KVARN_OK;
     work->then = then;
     work->jobs++;
-    status = kvd_device_submit(service->device, job, job_done, work);
+    if (!kvd_recheck_active(home->recheck))
+        status = kvd_device_submit(home->device, job, job_done, work);
     if (status == KVARN_OK) {
-        service->jobs_submitted++;
+        home->jobs_submitted++;
         return true;
     }
     work->jobs--;
@@ -264,7 +269,7 @@ bool kvd_work_submit(struct kvd_work *work, struct kvd_job *job, void (*then)(st
 
 struct kvd_place kvd_work_place(const struct kvd_work *work, const void *at)
 {
-    return kvd_device_place(kvd_work_service(work)->device, at);
+    return kvd_device_place(kvd_work_device(work), at);
 }
 
 /* ---- waiting */

@@ -23,6 +23,7 @@
 #include "server/core/limits.h"
 #include "server/device/device.h"
 #include "server/device/job.h"
+#include "server/rpc/recheck.h"
 #include "server/rpc/request.h"
 #include "server/rpc/service.h"
 #include "server/store/block.h"
@@ -43,6 +44,7 @@ enum {
      * without a worker it is the time until the next one. The others end when somebody gives
      * something back, or with this daemon. */
     KVD_RETRY_US = 1000,
+    KVD_RECHECK_RETRY_US = 10000,
     KVD_NO_SPACE_RETRY_US = 100000,
     KVD_DRAINING_RETRY_US = 1000000,
 };
@@ -135,10 +137,20 @@ struct kvd_operation {
     void (*undo)(struct kvd_work *work);
 };
 
-struct kvd_service {
-    struct kvd_service_options options;
+/* A device and the bookkeeping of its pool. */
+struct kvd_service_device {
+    struct kvd_service *service;
     struct kvd_device *device;
     struct kvd_pool *pool;
+    struct kvd_recheck
+        *recheck; /* after a restart of its worker: what is there is not served yet */
+    uint64_t jobs_submitted, device_ns, blocks_lost;
+};
+
+struct kvd_service {
+    struct kvd_service_options options;
+    struct kvd_service_device devices[KVD_DEVICES_MAX];
+    uint32_t device_count;
     struct kvd_evict evict;
     struct kvd_spaces spaces;
     struct kvd_blocks blocks;
@@ -156,7 +168,7 @@ struct kvd_service {
     void *room_context;
 
     uint64_t requests[KVD_OPS][KVD_STATUSES];
-    uint64_t integrity_failures, digest_differences, blocks_dropped, jobs_submitted, device_ns;
+    uint64_t integrity_failures, digest_differences, blocks_dropped;
     char (*metric_names)[96]; /* [KVW_METRICS_MAX] */
 };
 
@@ -169,6 +181,16 @@ static inline struct kvd_service *kvd_work_service(const struct kvd_work *work)
     return work->request.service;
 }
 
+/* Where the work's space lives; without a space, the first device: only its staging is used then.
+ */
+static inline struct kvd_service_device *kvd_work_home(const struct kvd_work *work)
+{
+    return &kvd_work_service(work)->devices[work->space ? work->space->device : 0];
+}
+static inline struct kvd_device *kvd_work_device(const struct kvd_work *work)
+{
+    return kvd_work_home(work)->device;
+}
 uint64_t kvd_service_now(const struct kvd_service *service);
 void kvd_service_pump(struct kvd_service *service);
 

@@ -10,10 +10,9 @@
 #include "server/store/pool.h"
 #include "server/store/space.h"
 
-void kvd_blocks_init(struct kvd_blocks *blocks, struct kvd_pool *pool, struct kvd_evict *evict)
+void kvd_blocks_init(struct kvd_blocks *blocks, struct kvd_evict *evict)
 {
     memset(blocks, 0, sizeof *blocks);
-    blocks->pool = pool;
     blocks->evict = evict;
 }
 
@@ -61,7 +60,7 @@ static void give(struct kvd_blocks *blocks, struct kvd_block *block)
     uint32_t id = block->id;
 
     assert(!block->references && !block->indexed && !block->listed);
-    kvd_pool_give(blocks->pool, block->offset);
+    kvd_pool_give(block->space->pool, block->offset);
     --*count_of(block);
     memset(block, 0, sizeof *block);
     block->id = id;
@@ -78,9 +77,8 @@ kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, 
     kvarn_status status;
 
     *out = NULL;
-    while ((status = kvd_pool_take(blocks->pool, space->tenant, bytes, &offset)) ==
-           KVARN_NO_SPACE) {
-        old = kvd_evict_choose(blocks->evict, space->tenant, bytes);
+    while ((status = kvd_pool_take(space->pool, space->tenant, bytes, &offset)) == KVARN_NO_SPACE) {
+        old = kvd_evict_choose(blocks->evict, kvd_space_owner(space), bytes);
         if (!old)
             return KVARN_NO_SPACE;
         kvd_block_drop(blocks, old);
@@ -90,7 +88,7 @@ kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, 
         return status;
     block = descriptor(blocks);
     if (!block) {
-        kvd_pool_give(blocks->pool, offset);
+        kvd_pool_give(space->pool, offset);
         return KVARN_NO_SPACE;
     }
     block->space = space;
@@ -232,4 +230,11 @@ void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block)
         kvd_evict_remove(blocks->evict, kvd_space_list(block->space, block->kind), block);
     if (!block->references)
         give(blocks, block);
+}
+
+void kvd_block_condemn(struct kvd_blocks *blocks, struct kvd_block *block)
+{
+    block->corrupt = true;
+    if (block->indexed)
+        kvd_block_drop(blocks, block);
 }

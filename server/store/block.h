@@ -1,4 +1,4 @@
-/* A block: one slot of the pool, what it holds, and who needs it.
+/* A block: one slot of its space's pool, what it holds, and who needs it.
  *
  * A block is FILLING until its job is done, then READY; only READY blocks are visible under their
  * key. References keep the bytes: requests in flight, sequences and leases hold one each. Without
@@ -17,7 +17,6 @@
 #include <kvarn/types.h>
 
 struct kvd_space;
-struct kvd_pool;
 struct kvd_evict;
 
 enum kvd_block_state { KVD_BLOCK_FREE, KVD_BLOCK_FILLING, KVD_BLOCK_READY };
@@ -26,7 +25,7 @@ struct kvd_block {
     kvarn_key key;
     struct kvd_space *space;
     struct kvd_block *older, *newer; /* eviction list; newer also chains free descriptors */
-    uint64_t offset;                 /* of the slot in the pool */
+    uint64_t offset;                 /* of the slot in the space's pool */
     uint64_t used_at;                /* eviction clock */
     uint32_t id;                     /* place in the slabs */
     uint32_t references;
@@ -40,7 +39,6 @@ struct kvd_block {
 enum { KVD_BLOCK_SLAB = 1024, KVD_BLOCK_SLABS = 4096 }; /* at most 4 Mi blocks */
 
 struct kvd_blocks {
-    struct kvd_pool *pool;
     struct kvd_evict *evict;
     struct kvd_block *slabs[KVD_BLOCK_SLABS];
     struct kvd_block *free;
@@ -52,12 +50,12 @@ struct kvd_blocks {
     void *settled_context;
 };
 
-void kvd_blocks_init(struct kvd_blocks *blocks, struct kvd_pool *pool, struct kvd_evict *evict);
+void kvd_blocks_init(struct kvd_blocks *blocks, struct kvd_evict *evict);
 void kvd_blocks_free(
-    struct kvd_blocks *blocks); /* descriptors only; the pool goes with its owner */
+    struct kvd_blocks *blocks); /* descriptors only; the pools go with their owner */
 
-/* A FILLING block without a key, one reference. Evicts blocks of the space's tenant when the pool
- * is full. NO_SPACE, TOO_LARGE (never fits). */
+/* A FILLING block without a key, one reference. Evicts blocks of the space's tenant when its
+ * pool is full. NO_SPACE, TOO_LARGE (never fits). */
 kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, uint32_t kind,
                             struct kvd_block **block);
 
@@ -86,6 +84,9 @@ void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block);
 
 /* Off the index; the bytes go with the last reference, now when there is none. */
 void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block);
+
+/* A digest did not match: off the index, and never served again, not even to those who hold it. */
+void kvd_block_condemn(struct kvd_blocks *blocks, struct kvd_block *block);
 
 /* By id, for walks over all blocks: NULL past the last id ever made. May be FREE. */
 struct kvd_block *kvd_block_at(const struct kvd_blocks *blocks, uint32_t id);

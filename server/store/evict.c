@@ -1,17 +1,16 @@
-/* Least recently used, per tenant. See evict.h. */
+/* Least recently used, per owner. See evict.h. */
 #include "server/store/evict.h"
 
 #include <assert.h>
 
 #include "server/store/block.h"
 
-void kvd_evict_list_set(struct kvd_evict *evict, uint32_t list, uint32_t tenant,
-                        uint64_t slot_bytes)
+void kvd_evict_list_set(struct kvd_evict *evict, uint32_t list, uint32_t owner, uint64_t slot_bytes)
 {
     struct kvd_evict_list *at = &evict->lists[list];
 
     assert(!at->oldest);
-    at->tenant = tenant;
+    at->owner = owner;
     at->slot_bytes = slot_bytes;
     if (evict->used <= list)
         evict->used = list + 1;
@@ -52,7 +51,7 @@ void kvd_evict_remove(struct kvd_evict *evict, uint32_t list, struct kvd_block *
     evict->listed--;
 }
 
-struct kvd_block *kvd_evict_choose(const struct kvd_evict *evict, uint32_t tenant,
+struct kvd_block *kvd_evict_choose(const struct kvd_evict *evict, uint32_t owner,
                                    uint64_t slot_bytes)
 {
     struct kvd_block *same = NULL, *other = NULL;
@@ -61,7 +60,7 @@ struct kvd_block *kvd_evict_choose(const struct kvd_evict *evict, uint32_t tenan
         const struct kvd_evict_list *list = &evict->lists[i];
         struct kvd_block **best = list->slot_bytes == slot_bytes ? &same : &other;
 
-        if (list->tenant != tenant || !list->oldest)
+        if (list->owner != owner || !list->oldest)
             continue;
         if (!*best || list->oldest->used_at < (*best)->used_at)
             *best = list->oldest;

@@ -1,4 +1,5 @@
-/* Which block goes when the pool is full: the least recently used one of the same tenant.
+/* Which block goes when a pool is full: the least recently used one of the same owner, which is a
+ * tenant in one pool.
  *
  * Blocks that nobody references stand in lists, one per space and kind (so all blocks of a list
  * have one slot size), oldest first. A block of the wanted slot size is preferred, for it makes
@@ -15,7 +16,7 @@
 struct kvd_block;
 
 struct kvd_evict_list {
-    uint32_t tenant;
+    uint32_t owner;
     uint64_t slot_bytes; /* 0 = the list is not in use */
     struct kvd_block *oldest, *newest;
 };
@@ -28,15 +29,15 @@ struct kvd_evict {
 };
 
 /* Opens or (slot_bytes 0) closes a list; it must be empty. */
-void kvd_evict_list_set(struct kvd_evict *evict, uint32_t list, uint32_t tenant,
+void kvd_evict_list_set(struct kvd_evict *evict, uint32_t list, uint32_t owner,
                         uint64_t slot_bytes);
 
 /* Puts a block at the young end. */
 void kvd_evict_add(struct kvd_evict *evict, uint32_t list, struct kvd_block *block);
 void kvd_evict_remove(struct kvd_evict *evict, uint32_t list, struct kvd_block *block);
 
-/* The block of this tenant to give up, still in its list; NULL when there is none. */
-struct kvd_block *kvd_evict_choose(const struct kvd_evict *evict, uint32_t tenant,
+/* The block of this owner to give up, still in its list; NULL when there is none. */
+struct kvd_block *kvd_evict_choose(const struct kvd_evict *evict, uint32_t owner,
                                    uint64_t slot_bytes);
 
 #endif

@@ -63,14 +63,16 @@ static uint64_t round_up(uint64_t value, uint64_t to)
     return (value + to - 1) / to * to;
 }
 
-kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, kvd_pool_wipe wipe,
-                           void *context)
+kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint64_t unit_bytes,
+                           kvd_pool_wipe wipe, void *context)
 {
     uint64_t wanted = capacity_bytes / CHUNKS_WANTED;
-    uint64_t unit = wanted >= KVD_CHUNK_ALIGN_BYTES ? KVD_CHUNK_ALIGN_BYTES : UNIT_MIN_BYTES;
+    uint64_t small = wanted >= KVD_CHUNK_ALIGN_BYTES ? KVD_CHUNK_ALIGN_BYTES : UNIT_MIN_BYTES;
+    uint64_t unit = unit_bytes != 0 ? unit_bytes : small;
     uint64_t units = capacity_bytes / unit;
     struct kvd_pool *made;
 
+    assert(unit % UNIT_MIN_BYTES == 0 && unit / UNIT_MIN_BYTES <= UINT32_MAX);
     if (units == 0 || units > INT32_MAX)
         return KVARN_TOO_LARGE;
     made = calloc(1, sizeof(*made));
@@ -78,7 +80,9 @@ kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, kvd_
         return KVARN_INTERNAL;
     *made = (struct kvd_pool){.capacity_bytes = units * unit,
                               .unit_bytes = unit,
-                              .chunk_bytes = wanted < KVD_CHUNK_BYTES ? wanted : KVD_CHUNK_BYTES,
+                              .chunk_bytes = unit_bytes != 0            ? unit_bytes
+                                             : wanted < KVD_CHUNK_BYTES ? wanted
+                                                                        : KVD_CHUNK_BYTES,
                               .wipe = wipe,
                               .context = context,
                               .unit_words = (uint32_t)(unit / UNIT_MIN_BYTES),

@@ -17,8 +17,10 @@ struct kvd_pool;
 /* Called when a chunk is free again: bytes [offset, offset + bytes) may hold old data. */
 typedef void (*kvd_pool_wipe)(void *context, uint64_t offset, uint64_t bytes);
 
-kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, kvd_pool_wipe wipe,
-                           void *context);
+/* unit_bytes: chunks begin and end at multiples of it, so that memory which is made in pieces of
+ * this size never holds two tenants in one; 0 = as fits the capacity. TOO_LARGE: no unit fits. */
+kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint64_t unit_bytes,
+                           kvd_pool_wipe wipe, void *context);
 void kvd_pool_close(struct kvd_pool **pool);
 
 /* Gives a slot of slot_bytes (64-byte aligned offset in the pool). NO_SPACE when no chunk has room;

@@ -5,15 +5,17 @@
 #include <string.h>
 
 #include "proto/blockkey.h"
+#include "server/store/pool.h"
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
-                     uint64_t pool_bytes)
+                     const struct kvd_space_pool *pools, uint32_t pool_count)
 {
     memset(spaces, 0, sizeof *spaces);
     spaces->evict = evict;
     spaces->secret[0] = secret[0];
     spaces->secret[1] = secret[1];
-    spaces->pool_bytes = pool_bytes;
+    memcpy(spaces->pools, pools, pool_count * sizeof *pools);
+    spaces->pool_count = pool_count;
     spaces->generation = (uint32_t)(secret[0] ^ secret[1] >> 32) >> 1;
 }
 
@@ -83,7 +85,7 @@ static void name_field(const struct kvw_open_space *in, const char *why, char *t
 
 /* Fills in shape and sizes of *space. */
 static kvarn_status check_shape(struct kvd_space *space, const struct kvw_open_space *in,
-                                uint64_t pool_bytes, char *text, size_t room)
+                                char *text, size_t room)
 {
     const kvarn_preset *preset = space->preset;
     uint32_t iterations =
@@ -120,14 +122,45 @@ static kvarn_status check_shape(struct kvd_space *space, const struct kvw_open_s
     space->tile_bytes = space->record_bytes * space->layers * space->heads;
     space->exact_bytes =
         2 * kvd_space_row_bytes(space) * preset->group * space->layers * space->heads;
-    if (space->exact_bytes > pool_bytes || space->tile_bytes > pool_bytes) {
+    return KVARN_OK;
+}
+
+/* Is a pool with so much unused memory a better one than the one chosen so far? */
+static bool better(const struct kvd_space_pool *chosen, const struct kvd_space_pool *other)
+{
+    if (!chosen || chosen->preferred != other->preferred)
+        return !chosen || other->preferred;
+    return kvd_pool_capacity_bytes(other->pool) - kvd_pool_used_bytes(other->pool) >
+           kvd_pool_capacity_bytes(chosen->pool) - kvd_pool_used_bytes(chosen->pool);
+}
+
+/* The pool that the space will live in. */
+static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_space *space,
+                                char *text, size_t room)
+{
+    uint64_t needed =
+        space->exact_bytes > space->tile_bytes ? space->exact_bytes : space->tile_bytes;
+    const struct kvd_space_pool *chosen = NULL;
+    uint64_t largest = 0;
+
+    for (uint32_t i = 0; i < spaces->pool_count; i++) {
+        const struct kvd_space_pool *at = &spaces->pools[i];
+        uint64_t capacity = kvd_pool_capacity_bytes(at->pool);
+
+        largest = capacity > largest ? capacity : largest;
+        if (needed <= capacity && better(chosen, at))
+            chosen = at;
+    }
+    if (!chosen) {
         snprintf(text, room,
                  "an EXACT block of this shard takes %llu bytes, a TILE block %llu; the pool has "
                  "%llu: give the daemon a larger pool or open a smaller shard",
                  (unsigned long long)space->exact_bytes, (unsigned long long)space->tile_bytes,
-                 (unsigned long long)pool_bytes);
+                 (unsigned long long)largest);
         return KVARN_TOO_LARGE;
     }
+    space->pool = chosen->pool;
+    space->device = (uint32_t)(chosen - spaces->pools);
     return KVARN_OK;
 }
 
@@ -169,7 +202,7 @@ static void keep_name(char out[KVD_SPACE_NAME_MAX], const char *name)
 }
 
 static kvarn_status describe(struct kvd_space *space, const struct kvw_open_space *options,
-                             uint64_t pool_bytes, char *text, size_t room)
+                             char *text, size_t room)
 {
     struct kvw_open_space in = *options;
     kvarn_status status;
@@ -193,7 +226,7 @@ static kvarn_status describe(struct kvd_space *space, const struct kvw_open_spac
     space->head_begin = in.head_begin;
     space->heads = in.head_count;
     space->sink_tokens = in.has_sink_tokens ? in.sink_tokens : KVARN_SINK_TOKENS;
-    status = check_shape(space, &in, pool_bytes, text, room);
+    status = check_shape(space, &in, text, room);
     if (status != KVARN_OK)
         return status;
     status = make_fingerprint(space, &in);
@@ -219,8 +252,10 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
                             char *text, size_t text_room)
 {
     struct kvd_space wanted, *room = NULL;
-    kvarn_status status = describe(&wanted, options, spaces->pool_bytes, text, text_room);
+    kvarn_status status = describe(&wanted, options, text, text_room);
 
+    if (status == KVARN_OK)
+        status = choose_pool(spaces, &wanted, text, text_room);
     if (status != KVARN_OK)
         return status;
     wanted.tenant = tenant;
@@ -246,10 +281,10 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
     wanted.handle = (uint64_t)++spaces->generation << 32 | (wanted.slot + 1);
     kvd_index_init(&wanted.index, spaces->secret);
     *room = wanted;
-    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_TILE), tenant,
+    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_TILE), kvd_space_owner(room),
                        room->tile_bytes);
-    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_EXACT), tenant,
-                       room->exact_bytes);
+    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_EXACT),
+                       kvd_space_owner(room), room->exact_bytes);
     *space = room;
     return KVARN_OK;
 }

@@ -1,6 +1,8 @@
 /* A space: one model's cache geometry inside one tenant, for one shard, with its index of blocks.
  *
- * The same tenant, fingerprint and shard always give the same space. Spaces stay open; when the
+ * A space lives in one pool, chosen when it is made: the emptiest of those that are preferred and
+ * large enough, else the emptiest of the others; or the one that is asked for by name. The same
+ * tenant, fingerprint and shard always give the same space. Spaces stay open; when the
  * table is full, one that holds nothing (no block, sequence or request) is given up, and its handle
  * is stale. Handles carry a generation that begins at a random number, so that a handle of an
  * earlier daemon names nothing. Loop thread only. */
@@ -20,12 +22,16 @@
 #include "server/store/evict.h"
 #include "server/store/index.h"
 
+struct kvd_pool;
+
 enum { KVD_SPACE_NAME_MAX = 128 };
 
 struct kvd_space {
     bool used;
     uint64_t handle;
     uint32_t slot, tenant;
+    uint32_t device; /* whose pool holds it */
+    struct kvd_pool *pool;
     uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
     char model[KVD_SPACE_NAME_MAX];
     const kvarn_preset *preset;
@@ -43,16 +49,23 @@ struct kvd_space {
     uint64_t hits, misses, stored, existed;
 };
 
+struct kvd_space_pool {
+    const char *name; /* "cuda:0", "host"; outlives the spaces */
+    struct kvd_pool *pool;
+    bool preferred; /* a GPU's */
+};
+
 struct kvd_spaces {
     struct kvd_space slots[KVD_SPACES_MAX];
     struct kvd_evict *evict;
     uint64_t secret[2];
-    uint64_t pool_bytes;
+    struct kvd_space_pool pools[KVD_DEVICES_MAX];
+    uint32_t pool_count;
     uint32_t generation;
 };
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
-                     uint64_t pool_bytes);
+                     const struct kvd_space_pool *pools, uint32_t pool_count);
 void kvd_spaces_free(struct kvd_spaces *spaces);
 
 /* Checks everything, then finds or makes the space. On failure text (at least 256 bytes) says what
@@ -65,6 +78,12 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
 struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle);
 /* Of any tenant: for the daemon's own user, who sees them all in LIST. */
 struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle);
+
+/* Tenant and pool as one number, for eviction. */
+static inline uint32_t kvd_space_owner(const struct kvd_space *space)
+{
+    return space->tenant * KVD_DEVICES_MAX + space->device;
+}
 
 static inline uint32_t kvd_space_list(const struct kvd_space *space, uint32_t kind)
 {

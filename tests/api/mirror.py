@@ -34,6 +34,7 @@ COVERED = {
     # what a worker does with a job, and the two ends of its process
     "server/device/bounds.c": ["tests/server/test_exec.c", "tests/server/test_exec_bad.c"],
     "server/device/exec_*.c": ["tests/server/test_executor.c", "tests/server/test_exec_bad.c"],
+    "server/device/device_memory.c": ["tests/server/test_device.c", "tests/server/test_process.c"],
     "server/device/launch.c": ["tests/server/test_process.c"],
     "server/device/worker*.c": ["tests/server/test_device.c", "tests/server/test_process.c", "tests/e2e/test_faults.c"],
     "server/net/drain.c": ["tests/server/test_front.c"],

@@ -28,6 +28,24 @@ void kvd_device_close(struct kvd_device **device)
     *device = NULL;
 }
 
+const char *kvd_device_name(const struct kvd_device *device)
+{
+    (void)device;
+    return "host";
+}
+
+uint64_t kvd_device_pool_bytes(const struct kvd_device *device)
+{
+    (void)device;
+    return 1 << 30;
+}
+
+uint32_t kvd_device_pool_descriptors(const struct kvd_device *device)
+{
+    (void)device;
+    return 0;
+}
+
 const char *kvd_device_backend(const struct kvd_device *device)
 {
     (void)device;

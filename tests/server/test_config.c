@@ -48,7 +48,7 @@ static void defaults_are_complete(void **state)
     assert_int_equal(load(&config, "", why), KVARN_OK);
     assert_int_equal(config.listen_count, 1);
     assert_string_equal(config.listen[0], "unix:/run/user/7/kvarnd/kvarnd.sock");
-    assert_int_equal(config.pool_bytes, 1u << 30);
+    assert_int_equal(config.pools[0].bytes, 1u << 30);
     assert_int_equal(config.staging_bytes, KVD_STAGING_DEFAULT_BYTES);
     assert_in_range(config.threads, 1, KVD_WORKER_THREADS_MAX);
     assert_string_equal(config.cpu, "");
@@ -80,7 +80,7 @@ static void flags_over_environment_over_file(void **state)
     setenv("KVARN_CPU", "ref", 1);
     snprintf(flags, sizeof flags, "--config %s --drain-grace 7 --quiet", path);
     assert_int_equal(load(&config, flags, why), KVARN_OK);
-    assert_int_equal(config.pool_bytes, 64u << 20);
+    assert_int_equal(config.pools[0].bytes, 64u << 20);
     assert_int_equal(config.threads, 4);
     assert_int_equal(config.drain_grace_ms, 7);
     assert_true(config.quiet);
@@ -94,11 +94,18 @@ static void flags_over_environment_over_file(void **state)
 
     setenv("KVARND_CPU", "auto", 1); /* the daemon's own name wins over the kernels' */
     setenv("KVARND_LISTEN", "unix:/c,unix:/d,unix:/e", 1);
+    setenv("KVARND_POOL", "cuda:1:50%,8MiB", 1);
     setenv("KVARND_CONFIG", path, 1);
     assert_int_equal(load(&config, "", why), KVARN_OK);
     assert_string_equal(config.cpu, "");
     assert_int_equal(config.listen_count, 3);
     assert_string_equal(config.listen[2], "unix:/e");
+    assert_int_equal(config.pool_count, 2);
+    assert_true(config.pools[0].gpu && !config.pools[1].gpu);
+    assert_int_equal(config.pools[0].number, 1);
+    assert_int_equal(config.pools[0].percent, 50);
+    assert_int_equal(config.pools[0].bytes, 0);
+    assert_int_equal(config.pools[1].bytes, 8 << 20);
     assert_int_equal(load(&config, "--listen unix:/z", why), KVARN_OK);
     assert_int_equal(config.listen_count, 1);
     assert_string_equal(config.listen[0], "unix:/z");
@@ -111,6 +118,8 @@ static void flags_that_are_wrong(void **state)
     } table[] = {
         {"--pool host:12", "flag --pool: pool \"host:12\": the unit is missing"},
         {"--threads 1 --threads 1", "given twice"},
+        {"--pool cuda:0:1GiB --pool host:8MiB --pool cuda:0:50%",
+         "flag --pool: pool \"cuda:0:50%\": there is a pool of this device already"},
         {"--config /no/such/file", "/no/such/file: No such file"},
     };
 
@@ -133,7 +142,8 @@ static void what_is_printed_can_be_read_again(void **state)
 
     (void)state;
     assert_int_equal(load(&config,
-                          "--pool host:96MiB --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
+                          "--pool host:96MiB --pool cuda:3:25% --pool cuda:0:2GiB --worker-stall "
+                          "700 --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
                           "--threads 7 --socket-mode 0660 --quiet --worker /w --log-level debug",
                           why),
                      KVARN_OK);
@@ -145,7 +155,9 @@ static void what_is_printed_can_be_read_again(void **state)
     if (load(&again, flags, why) != KVARN_OK)
         fail_msg("%s", why);
     assert_memory_equal(again.listen, config.listen, sizeof config.listen);
-    assert_int_equal(again.pool_bytes, config.pool_bytes);
+    assert_int_equal(again.pool_count, 3);
+    assert_memory_equal(again.pools, config.pools, sizeof config.pools);
+    assert_int_equal(again.worker_stall_ms, 700);
     assert_int_equal(again.threads, config.threads);
     assert_int_equal(again.socket_mode, config.socket_mode);
     assert_int_equal(again.quiet, config.quiet);

@@ -42,6 +42,7 @@ static void files_that_are_wrong(void **state)
         {"pool:\n  size: 1\n", ":2:3: a plain value"},
         {"listen:\n  - unix:/a\n  - nonsense\n", ":3:5: listen \"nonsense\""},
         {"listen:\n  - unix:/a\n  - [unix:/b]\n", ":3:5: a plain value"},
+        {"pool:\n  - host:8MiB\n  - cuda:0\n", ":3:5: pool \"cuda:0\": a GPU's pool is"},
         {"- pool\n", ":1:1: the file is a map"},
         {"just words\n", ":1:1: the file is a map"},
         {"{pool: host:1GiB\n", ":2:1: "},
@@ -75,11 +76,12 @@ static void every_key_may_stand_in_a_file(void **state)
 
     (void)state;
     write_file("listen: [unix:/a, 'tcp:localhost:0']\n"
-               "pool: host:8MiB\n"
+               "pool: ['cuda:2:80%', host:8MiB]\n"
                "staging: 5MiB\n"
                "threads: 3\n"
                "cpu: avx2\n"
                "worker: /opt/kvarn-worker\n"
+               "worker-stall: 900\n"
                "socket-mode: \"0660\"\n"
                "drain-grace: 7\n"
                "log-level: warn\n"
@@ -88,7 +90,10 @@ static void every_key_may_stand_in_a_file(void **state)
         fail_msg("%s", why);
     assert_int_equal(config.listen_count, 2);
     assert_string_equal(config.listen[1], "tcp:localhost:0");
-    assert_int_equal(config.pool_bytes, 8 << 20);
+    assert_int_equal(config.pool_count, 2);
+    assert_int_equal(config.pools[0].number, 2);
+    assert_int_equal(config.pools[1].bytes, 8 << 20);
+    assert_int_equal(config.worker_stall_ms, 900);
     assert_int_equal(config.staging_bytes, 5 << 20);
     assert_int_equal(config.threads, 3);
     assert_string_equal(config.cpu, "avx2");

@@ -28,8 +28,21 @@ static void values_that_are_wrong(void **state)
     } table[] = {
         {"pool", "host:12", "here: pool \"host:12\": the unit is missing"},
         {"pool", "host:4.5GiB", "a fraction is not taken; write a whole number"},
-        {"pool", "1GiB", "a pool is host:SIZE"},
-        {"pool", "gpu:0:1GiB", "no GPU backend in this build"},
+        {"pool", "1", "the unit is missing"},
+        {"pool", "gpu:0:1GiB", "a pool is host:SIZE or cuda:NUMBER:SIZE"},
+        {"pool", "cuda:80%", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda::80%", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda:0", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda:256:80%", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda:1000:80%", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda:-1:80%", "cuda:NUMBER:SIZE"},
+        {"pool", "cuda:0:101%", "1% to 100%"},
+        {"pool", "cuda:0:0%", "1% to 100%"},
+        {"pool", "cuda:0:", "a whole number and a unit"},
+        {"pool", "cuda:0:3MiB", "at least 4MiB"},
+        {"worker-stall", "99", "100 to an hour"},
+        {"worker-stall", "3600001", "100 to an hour"},
+        {"worker-stall", "never", "auto, or"},
         {"pool", "host:1MiB", "at least 4MiB"},
         {"pool", "host:4194303B", "at least 4MiB"},
         {"pool", "host:8000000TiB",
@@ -83,12 +96,13 @@ static void bounds_are_allowed(void **state)
     static const struct {
         const char *key, *value;
     } table[] = {
-        {"pool", "host:4MiB"},      {"pool", "host:100%"},  {"staging", "4MiB"},
-        {"staging", "100%"},        {"threads", "1"},       {"threads", "64"},
-        {"threads", "0000000064"},  {"cpu", "ref"},         {"cpu", "avx512"},
-        {"log-level", "error"},     {"drain-grace", "0"},   {"drain-grace", "3600000"},
-        {"socket-mode", "0600"},    {"socket-mode", "666"}, {"socket-mode", "0640"},
-        {"listen", "tcp:[::1]:70"}, {"quiet", "false"},
+        {"pool", "host:4MiB"},      {"pool", "cuda:0:1%"},      {"pool", "cuda:255:100%"},
+        {"pool", "cuda:7:4MiB"},    {"worker-stall", "100"},    {"worker-stall", "auto"},
+        {"staging", "4MiB"},        {"staging", "100%"},        {"threads", "1"},
+        {"threads", "64"},          {"threads", "0000000064"},  {"cpu", "ref"},
+        {"cpu", "avx512"},          {"log-level", "error"},     {"drain-grace", "0"},
+        {"drain-grace", "3600000"}, {"socket-mode", "0600"},    {"socket-mode", "666"},
+        {"socket-mode", "0640"},    {"listen", "tcp:[::1]:70"}, {"quiet", "false"},
     };
     struct kvd_config config = {.quiet = true};
 
@@ -101,7 +115,11 @@ static void bounds_are_allowed(void **state)
         assert_string_equal(config.text[key], table[i].value);
         assert_string_equal(config.from[key], "here");
     }
-    assert_true(config.pool_bytes <= kvd_memory_bytes());
+    assert_int_equal(config.pool_count, 4);
+    assert_int_equal(config.worker_stall_ms, 0);
+    config.pool_count = 0;
+    assert_int_equal(set(&config, "pool", "100%"), KVARN_OK);
+    assert_true(config.pools[0].bytes <= kvd_memory_bytes());
     assert_int_equal(config.threads, 64);
     assert_int_equal(config.drain_grace_ms, 3600000);
     assert_int_equal(config.socket_mode, 0640);

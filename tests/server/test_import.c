@@ -53,7 +53,7 @@ static struct scene *open_scene(const struct rig_options *options)
     scene->bytes_count = call->payload_bytes;
     scene->bytes = malloc(scene->bytes_count);
     memcpy(scene->bytes, call->payload, scene->bytes_count);
-    scene->used = kvd_pool_used_bytes(scene->rig.service->pool);
+    scene->used = kvd_pool_used_bytes(scene->rig.service->devices[0].pool);
     free(rows);
     return scene;
 }
@@ -86,7 +86,8 @@ static struct rig_call *import(struct scene *scene)
 
 static uint64_t kept(const struct scene *scene)
 {
-    return (kvd_pool_used_bytes(scene->rig.service->pool) - scene->used) / scene->to.tile_bytes;
+    return (kvd_pool_used_bytes(scene->rig.service->devices[0].pool) - scene->used) /
+           scene->to.tile_bytes;
 }
 
 static void tiles_go_straight_into_their_slots(void **state)

@@ -46,7 +46,7 @@ static void on_wipe(void *context, uint64_t offset, uint64_t bytes)
 static struct model *model_open(uint64_t capacity, uint64_t unit)
 {
     struct model *m = calloc(1, sizeof(*m));
-    assert_int_equal(kvd_pool_open(&m->pool, capacity, on_wipe, m), KVARN_OK);
+    assert_int_equal(kvd_pool_open(&m->pool, capacity, 0, on_wipe, m), KVARN_OK);
     m->capacity = kvd_pool_capacity_bytes(m->pool);
     m->unit = unit;
     assert_true(m->capacity <= capacity && m->capacity + unit > capacity);
@@ -241,9 +241,9 @@ static void bounds_are_told(void **state)
     (void)state;
     struct kvd_pool *pool = NULL;
     uint64_t offset;
-    assert_int_equal(kvd_pool_open(&pool, 1000, NULL, NULL), KVARN_TOO_LARGE);
+    assert_int_equal(kvd_pool_open(&pool, 1000, 0, NULL, NULL), KVARN_TOO_LARGE);
     assert_null(pool);
-    assert_int_equal(kvd_pool_open(&pool, 1 << 20, NULL, NULL), KVARN_OK);
+    assert_int_equal(kvd_pool_open(&pool, 1 << 20, 0, NULL, NULL), KVARN_OK);
     assert_int_equal(kvd_pool_take(pool, 0, (1 << 20) + 1, &offset), KVARN_TOO_LARGE);
     assert_int_equal(kvd_pool_take(pool, 0, UINT64_MAX, &offset), KVARN_TOO_LARGE);
     assert_int_equal(kvd_pool_take(pool, 0, 1 << 20, &offset), KVARN_OK);

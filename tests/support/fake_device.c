@@ -28,7 +28,10 @@ struct kvd_device {
     uint32_t ran[16];
     int64_t lose_after; /* < 0: never */
     uint32_t full_skip, full_count, restarts, wait_ms;
-    bool scribble;
+    bool scribble, gpu;
+    const char *name;
+    void (*restarted)(void *context);
+    void *restarted_context;
 };
 
 struct kvd_device *fake_device_new(uint64_t pool_bytes, uint64_t staging_bytes)
@@ -44,6 +47,7 @@ struct kvd_device *fake_device_new(uint64_t pool_bytes, uint64_t staging_bytes)
     device->pool_bytes = pool_bytes;
     device->staging_bytes = staging_bytes;
     device->lose_after = -1;
+    device->name = "host";
     options.regions[KVD_REGION_STAGING].base = device->staging;
     options.regions[KVD_REGION_STAGING].bytes = staging_bytes;
     options.regions[KVD_REGION_POOL].base = device->pool;
@@ -62,7 +66,51 @@ void fake_device_free(struct kvd_device *device)
     free(device);
 }
 
+void fake_device_be_gpu(struct kvd_device *device, const char *name)
+{
+    device->gpu = true;
+    device->name = name;
+}
+
+void fake_device_restarted(struct kvd_device *device)
+{
+    device->restarted(device->restarted_context);
+}
+
+uint8_t *fake_device_memory(struct kvd_device *device)
+{
+    return device->pool;
+}
+
 /* ---- device.h */
+
+const char *kvd_device_name(const struct kvd_device *device)
+{
+    return device->name;
+}
+
+bool kvd_device_is_gpu(const struct kvd_device *device)
+{
+    return device->gpu;
+}
+
+void kvd_device_on_restart(struct kvd_device *device, void (*restarted)(void *context),
+                           void *context)
+{
+    device->restarted = restarted;
+    device->restarted_context = context;
+}
+
+uint64_t kvd_device_pool_bytes(const struct kvd_device *device)
+{
+    return device->pool_bytes;
+}
+
+uint64_t kvd_device_pool_unit_bytes(const struct kvd_device *device)
+{
+    (void)device;
+    return 0;
+}
 
 const char *kvd_device_backend(const struct kvd_device *device)
 {
@@ -122,7 +170,7 @@ struct kvd_place kvd_device_place(const struct kvd_device *device, const void *a
 
 uint8_t *kvd_device_pool(const struct kvd_device *device)
 {
-    return device->pool;
+    return device->gpu ? NULL : device->pool;
 }
 
 void kvd_device_pool_zero(struct kvd_device *device, uint64_t offset, uint64_t bytes)

@@ -9,6 +9,8 @@
 #include "server/device/device.h"
 
 struct kvd_device *fake_device_new(uint64_t pool_bytes, uint64_t staging_bytes);
+/* It says that it is this GPU: its pool is not mapped for the front, and restarts are told. */
+void fake_device_be_gpu(struct kvd_device *device, const char *name);
 void fake_device_free(struct kvd_device *device);
 
 /* Runs queued jobs, also those queued meanwhile, at most `most`; gives how many it ran. */
@@ -19,6 +21,10 @@ uint32_t fake_device_ran(const struct kvd_device *device, uint32_t op);
 
 /* After `skip` more jobs every queued job comes back as GPU_LOST, once; nothing of them is run. */
 void fake_device_lose(struct kvd_device *device, uint32_t skip);
+/* A new worker is ready: what a front is told after it lost one. */
+void fake_device_restarted(struct kvd_device *device);
+/* The pool as the worker sees it, also of a GPU. */
+uint8_t *fake_device_memory(struct kvd_device *device);
 /* No worker, so every submit is refused; wait_ms until there is one. 0: there is. */
 void fake_device_down(struct kvd_device *device, uint32_t wait_ms);
 /* The next `count` submits find the ring full. */

@@ -44,8 +44,12 @@ void rig_open(struct rig *rig, const struct rig_options *options)
     rig->same_uid = true;
     rig->deadline_ms = 30000;
     rig->device = fake_device_new(o.pool_bytes, o.staging_bytes);
-    s.device = rig->device;
-    s.pool_bytes = o.pool_bytes;
+    if (o.gpu)
+        fake_device_be_gpu(rig->device, "cuda:0");
+    if (o.second_bytes)
+        rig->second = fake_device_new(o.second_bytes, o.staging_bytes);
+    s.devices = (struct kvd_device *[]){rig->device, rig->second};
+    s.device_count = rig->second ? 2 : 1;
     s.now_ns = clock_of;
     s.drain = drained;
     s.context = rig;
@@ -62,12 +66,14 @@ void rig_open(struct rig *rig, const struct rig_options *options)
 void rig_assert_quiet(struct rig *rig)
 {
     struct kvd_service *service = rig->service;
-    uint64_t bytes = 0, references = 0;
+    uint64_t bytes = 0, references = 0, used = 0;
 
     assert_int_equal(kvd_service_in_flight(service), 0);
     assert_int_equal(service->parked, 0);
     assert_null(service->waiting);
     assert_int_equal(fake_device_staging_used(rig->device), 0);
+    if (rig->second)
+        assert_int_equal(fake_device_staging_used(rig->second), 0);
     for (uint32_t i = 0; kvd_block_at(&service->blocks, i); i++) {
         const struct kvd_block *block = kvd_block_at(&service->blocks, i);
 
@@ -79,9 +85,11 @@ void rig_assert_quiet(struct rig *rig)
         if (block->indexed)
             assert_int_equal(block->state, KVD_BLOCK_READY);
     }
-    assert_true(kvd_pool_used_bytes(service->pool) >= bytes);
+    for (uint32_t i = 0; i < service->device_count; i++)
+        used += kvd_pool_used_bytes(service->devices[i].pool);
+    assert_true(used >= bytes);
     if (!bytes)
-        assert_int_equal(kvd_pool_used_bytes(service->pool), 0);
+        assert_int_equal(used, 0);
     if (!service->sequences.count && !service->leases.count)
         assert_int_equal(references, 0);
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++)
@@ -93,6 +101,8 @@ void rig_close(struct rig *rig)
     rig_assert_quiet(rig);
     kvd_service_close(&rig->service);
     fake_device_free(rig->device);
+    if (rig->second)
+        fake_device_free(rig->second);
     while (rig->calls)
         rig_free(rig->calls);
     current = NULL;
@@ -197,7 +207,8 @@ struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata,
 
 void rig_run(struct rig *rig)
 {
-    while (fake_device_run(rig->device, 1000))
+    while (fake_device_run(rig->device, 1000) ||
+           (rig->second && fake_device_run(rig->second, 1000)))
         ;
 }
 

@@ -33,7 +33,7 @@ struct rig_call {
 };
 
 struct rig {
-    struct kvd_device *device;
+    struct kvd_device *device, *second; /* second: NULL when not asked for */
     struct kvd_service *service;
     uint64_t now_ns, replies;
     uint64_t conn_id;
@@ -48,6 +48,8 @@ struct rig {
 
 struct rig_options {
     uint64_t pool_bytes, staging_bytes; /* 0: 16 MiB, 16 MiB */
+    bool gpu;                           /* the device is cuda:0, else host */
+    uint64_t second_bytes;              /* pool of a second device, host; 0: there is none */
     uint32_t requests_max, sequences_max, leases_max, parked_max;
     uint64_t payload_max_bytes;
 };
@@ -60,7 +62,7 @@ void rig_assert_quiet(struct rig *rig);
 /* Sends; the call is done when replied (after rig_run, perhaps). metadata from the encoders. */
 struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,
                            const void *payload, uint64_t payload_bytes);
-void rig_run(struct rig *rig); /* all jobs */
+void rig_run(struct rig *rig); /* all jobs of all devices */
 /* start, run, assert that it was answered */
 struct rig_call *rig_call(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,
                           const void *payload, uint64_t payload_bytes);

@@ -26,11 +26,12 @@ void store_open(struct store_rig *rig, uint64_t pool_bytes)
     const uint64_t secret[2] = {11, 22};
 
     memset(rig, 0, sizeof *rig);
-    assert_int_equal(kvd_pool_open(&rig->pool, pool_bytes, no_wipe, NULL), KVARN_OK);
-    kvd_blocks_init(&rig->blocks, rig->pool, &rig->evict);
+    assert_int_equal(kvd_pool_open(&rig->pool, pool_bytes, 0, no_wipe, NULL), KVARN_OK);
+    kvd_blocks_init(&rig->blocks, &rig->evict);
     rig->blocks.settled = settled;
     rig->blocks.settled_context = rig;
-    kvd_spaces_init(&rig->spaces, &rig->evict, secret, pool_bytes);
+    kvd_spaces_init(&rig->spaces, &rig->evict, secret,
+                    &(struct kvd_space_pool){"host", rig->pool, false}, 1);
 }
 
 void store_drop_all(struct store_rig *rig)
