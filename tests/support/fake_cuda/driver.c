@@ -24,7 +24,8 @@ static _Atomic bool initialised;
 static _Atomic kvd_cu_result broken;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* contexts */
 static struct kvd_cu_context_tag contexts[FAKE_CUDA_DEVICES];
-static _Thread_local struct kvd_cu_context_tag *current;
+/* initial-exec: LeakSanitizer falls over the dynamic model's blocks in a library loaded late */
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct kvd_cu_context_tag *current;
 static _Atomic int device_in_use = -1; /* a worker uses one */
 
 void fake_die(const char *format, ...)
