@@ -107,6 +107,7 @@ static kvarn_status check_names(struct kvarn_client *client, const struct kvw_op
         {"model", open->model},     {"revision", open->revision},
         {"adapter", open->adapter}, {"rope", open->rope},
         {"preset", open->preset},   {"key_algorithm", open->key_algorithm},
+        {"device", open->device},
     };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -147,6 +148,7 @@ static struct kvw_open_space wire_form(const kvarn_space_options *args)
         .rope = or_empty(args->rope, ""),
         .preset = or_empty(args->preset, ""),
         .key_algorithm = or_empty(args->key_algorithm, "sha256_cbor"),
+        .device = or_empty(args->device, ""),
         .layers = args->layers,
         .kv_heads = args->kv_heads,
         .head_dim = args->head_dim,
@@ -166,7 +168,7 @@ static kvarn_status plan_open(struct kvarn_client *client, void *args_, struct k
 {
     kvarn_space_options *args = args_;
     struct kvw_open_space open = wire_form(args);
-    size_t room = KVC_METADATA_ROOM + 6 * KVW_TEXT_MAX_BYTES;
+    size_t room = KVC_METADATA_ROOM + 7 * KVW_TEXT_MAX_BYTES;
 
     kvarn_status status = check_names(client, &open);
     if (status == KVARN_OK)

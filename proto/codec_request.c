@@ -55,7 +55,7 @@ size_t kvw_ping_encode(uint8_t *out, size_t room, const struct kvw_ping *in)
 #define OPEN_SPACE_FIELDS(N, T)                                                                    \
     T(model) T(revision) T(adapter) T(rope)                                                        \
     N(layers) N(kv_heads) N(head_dim) N(dtype)                                                     \
-    T(preset) T(key_algorithm)                                                                     \
+    T(preset) T(key_algorithm) T(device)                                                                    \
     N(layer_begin) N(layer_count) N(head_begin) N(head_count)
 /* clang-format on */
 

@@ -221,11 +221,14 @@ typedef struct kvarn_space_options {
     uint32_t group;       /* tokens per block */
     uint32_t sink_tokens; /* blocks of a sequence's first tokens: the caller makes them EXACT */
     uint64_t record_bytes, tile_block_bytes, exact_block_bytes;
+    /* in: where the daemon keeps it, if it is not there already: "cuda:0", "host"; NULL = it
+     * chooses. Not part of what is equal or not. */
+    const char *device;
 } kvarn_space_options;
 #define KVARN_SPACE_OPTIONS_INIT                                                                   \
     {                                                                                              \
         sizeof(kvarn_space_options), 0, NULL, NULL, NULL, NULL, 0, 0, 0, (kvarn_dtype)0, NULL, 0,  \
-            0, NULL, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0                                             \
+            0, NULL, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, NULL                                       \
     }
 KVARN_OPERATION(open_space, kvarn_space_options);
 

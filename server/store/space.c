@@ -134,23 +134,41 @@ static bool better(const struct kvd_space_pool *chosen, const struct kvd_space_p
            kvd_pool_capacity_bytes(chosen->pool) - kvd_pool_used_bytes(chosen->pool);
 }
 
+/* Names of all devices, for the text of a refusal. */
+static kvarn_status unknown_device(const struct kvd_spaces *spaces, const char *name, char *text,
+                                   size_t room)
+{
+    int used = snprintf(text, room, "there is no pool of device \"%.32s\"; use one of", name);
+
+    for (uint32_t i = 0; i < spaces->pool_count && used > 0 && (size_t)used < room; i++)
+        used += snprintf(text + used, room - (size_t)used, "%s %s", i ? "," : "",
+                         spaces->pools[i].name);
+    return KVARN_UNSUPPORTED;
+}
+
 /* The pool that the space will live in. */
 static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_space *space,
-                                char *text, size_t room)
+                                const char *device, char *text, size_t room)
 {
     uint64_t needed =
         space->exact_bytes > space->tile_bytes ? space->exact_bytes : space->tile_bytes;
     const struct kvd_space_pool *chosen = NULL;
     uint64_t largest = 0;
+    bool named = false;
 
     for (uint32_t i = 0; i < spaces->pool_count; i++) {
         const struct kvd_space_pool *at = &spaces->pools[i];
         uint64_t capacity = kvd_pool_capacity_bytes(at->pool);
 
+        if (device[0] && strcmp(device, at->name) != 0)
+            continue;
+        named = true;
         largest = capacity > largest ? capacity : largest;
         if (needed <= capacity && better(chosen, at))
             chosen = at;
     }
+    if (!named)
+        return unknown_device(spaces, device, text, room);
     if (!chosen) {
         snprintf(text, room,
                  "an EXACT block of this shard takes %llu bytes, a TILE block %llu; the pool has "
@@ -255,7 +273,8 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
     kvarn_status status = describe(&wanted, options, text, text_room);
 
     if (status == KVARN_OK)
-        status = choose_pool(spaces, &wanted, text, text_room);
+        status =
+            choose_pool(spaces, &wanted, options->device ? options->device : "", text, text_room);
     if (status != KVARN_OK)
         return status;
     wanted.tenant = tenant;

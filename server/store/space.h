@@ -1,10 +1,10 @@
 /* A space: one model's cache geometry inside one tenant, for one shard, with its index of blocks.
  *
- * A space lives in one pool, chosen when it is made: the emptiest of those that are preferred and
- * large enough, else the emptiest of the others; or the one that is asked for by name. The same
- * tenant, fingerprint and shard always give the same space. Spaces stay open; when the
- * table is full, one that holds nothing (no block, sequence or request) is given up, and its handle
- * is stale. Handles carry a generation that begins at a random number, so that a handle of an
+ * A space lives in one pool, chosen when it is made: that of the device it is asked for by name,
+ * else the emptiest of those that are preferred and large enough, else the emptiest of the others.
+ * The same tenant, fingerprint and shard always give the same space, wherever it lives. Spaces stay
+ * open; when the table is full, one that holds nothing (no block, sequence or request) is given up,
+ * and its handle is stale. Handles carry a generation that begins at a random number, so that a handle of an
  * earlier daemon names nothing. Loop thread only. */
 #ifndef KVD_SPACE_H
 #define KVD_SPACE_H

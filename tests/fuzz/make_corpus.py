@@ -50,7 +50,8 @@ CODEC = {
     "ping": num(1, 2**64 - 1),
     "ping_reply": RESULT + num(4, 9),
     "open_space": b"".join(data(i, b"text %d" % i) for i in range(1, 5)) + nums(5, 8) + data(9, b"kvarn_k2v2_g128")
-    + num(10, 8) + num(11, 1) + num(12, 128) + data(13, b"sha256_cbor") + nums(14, 17),
+    + num(10, 8) + num(11, 1) + num(12, 128) + data(13, b"sha256_cbor") + nums(14, 17)
+    + data(18, b"cuda:0"),
     "open_space_reply": RESULT + num(4, 3) + data(5, bytes(range(32))) + nums(6, 11),
     "blocks": nums(1, 5) + data(6, LAYOUT) + data(7, QUERY) + num(8, 1),
     "blocks_reply": RESULT + nums(4, 8),

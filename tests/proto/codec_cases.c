@@ -59,6 +59,7 @@ static void fill_open_space(union codec_any *out)
                                                   .rope = "theta=10000",
                                                   .preset = "kvarn_k4v2_g128",
                                                   .key_algorithm = "sha256_cbor",
+                                                  .device = "cuda:0",
                                                   .layers = 31,
                                                   .kv_heads = 32,
                                                   .head_dim = 128,
@@ -216,13 +217,10 @@ static const size_t texts_hello[] = {AT(hello, client), SIZE_MAX};
 static const size_t texts_hello_reply[] = {AT(hello_reply, result.text), AT(hello_reply, server),
                                            AT(hello_reply, backend), AT(hello_reply, tenant),
                                            SIZE_MAX};
-static const size_t texts_open_space[] = {AT(open_space, model),
-                                          AT(open_space, revision),
-                                          AT(open_space, adapter),
-                                          AT(open_space, rope),
-                                          AT(open_space, preset),
-                                          AT(open_space, key_algorithm),
-                                          SIZE_MAX};
+static const size_t texts_open_space[] = {AT(open_space, model),   AT(open_space, revision),
+                                          AT(open_space, adapter), AT(open_space, rope),
+                                          AT(open_space, preset),  AT(open_space, key_algorithm),
+                                          AT(open_space, device),  SIZE_MAX};
 static const size_t texts_none[] = {SIZE_MAX};
 static const size_t texts_result[] = {AT(ping_reply, result.text), SIZE_MAX};
 #undef AT

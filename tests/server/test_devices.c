@@ -81,6 +81,38 @@ static void spaces_go_to_the_gpu_while_they_fit(void **state)
     rig_close(&rig);
 }
 
+static void a_space_goes_where_it_is_asked_to(void **state)
+{
+    struct rig_options options = {.gpu = true, .second_bytes = 4 << 20};
+    struct kvw_open_space wanted = rig_space_options();
+    struct rig_space a, b;
+    struct rig_call *call;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, &options);
+    wanted.device = "host";
+    a = rig_open_space(&rig, &wanted);
+    assert_int_equal(device_of(&rig, &a), 1);
+    wanted.device = "cuda:0"; /* it is in host memory already, and stays */
+    b = rig_open_space(&rig, &wanted);
+    assert_int_equal(b.handle, a.handle);
+    wanted.model = "another";
+    b = rig_open_space(&rig, &wanted);
+    assert_int_equal(device_of(&rig, &b), 0);
+    wanted.device = "cuda:1";
+    call = rig_open_space_call(&rig, &wanted);
+    assert_int_equal(call->status, KVARN_UNSUPPORTED);
+    assert_string_equal(call->text,
+                        "there is no pool of device \"cuda:1\"; use one of cuda:0, host");
+    wanted.device = "host";
+    wanted.layers = 256; /* does not fit there, but would fit the GPU's */
+    wanted.model = "large";
+    call = rig_open_space_call(&rig, &wanted);
+    assert_int_equal(call->status, KVARN_TOO_LARGE);
+    rig_close(&rig);
+}
+
 static void the_emptier_of_equals_is_taken(void **state)
 {
     struct rig_options options = {.second_bytes = 32 << 20};
@@ -306,6 +338,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spaces_go_to_the_gpu_while_they_fit),
+        cmocka_unit_test(a_space_goes_where_it_is_asked_to),
         cmocka_unit_test(the_emptier_of_equals_is_taken),
         cmocka_unit_test(eviction_stays_on_the_device),
         cmocka_unit_test(a_lost_device_leaves_the_other_alone),
