@@ -217,7 +217,9 @@ static struct rig_call *import(struct rig *rig, const struct rig_space *space,
 static void a_gpus_blocks_leave_and_come_through_staging(void **state)
 {
     kvarn_key keys[3] = {rig_key(1), rig_key(2), rig_key(9)};
-    struct rig_call *out[2], *call;
+    struct rig_call *out, *call;
+    uint8_t *first = NULL; /* what the host's pool gave */
+    uint64_t first_bytes = 0;
 
     (void)state;
     for (uint32_t gpu = 0; gpu < 2; gpu++) {
@@ -237,19 +239,25 @@ static void a_gpus_blocks_leave_and_come_through_staging(void **state)
         call = call_keys(&rig, KVW_EXPORT, &space, keys + 2, 1); /* nothing to copy */
         assert_int_equal(call->status, KVARN_NOT_FOUND);
         assert_int_equal(fake_device_ran(rig.device, KVD_JOB_COPY), copies + gpu);
-        out[gpu] = call_keys(&rig, KVW_EXPORT, &space, keys, 2);
-        assert_int_equal(out[gpu]->status, KVARN_OK);
+        out = call_keys(&rig, KVW_EXPORT, &space, keys, 2);
+        assert_int_equal(out->status, KVARN_OK);
         call = call_keys(&rig, KVW_DROP, &space, keys, 2);
         assert_int_equal(call->status, KVARN_OK);
-        call = import(&rig, &space, out[gpu], 2);
+        call = import(&rig, &space, out, 2);
         assert_int_equal(call->status, KVARN_OK);
         call = call_keys(&rig, KVW_VERIFY, &space, keys, 2);
         assert_int_equal(call->status, KVARN_OK);
-        rig.calls = NULL; /* what was exported is compared afterwards */
+        if (gpu) {
+            assert_int_equal(out->payload_bytes, first_bytes);
+            assert_memory_equal(out->payload, first, first_bytes);
+        } else {
+            first_bytes = out->payload_bytes;
+            first = malloc(first_bytes);
+            memcpy(first, out->payload, first_bytes);
+        }
         rig_close(&rig);
     }
-    assert_int_equal(out[0]->payload_bytes, out[1]->payload_bytes);
-    assert_memory_equal(out[0]->payload, out[1]->payload, out[0]->payload_bytes);
+    free(first);
 }
 
 /* Tiles alone: on a host pool they are read straight into their slots. */
