@@ -48,13 +48,14 @@ enum {
     KVD_EXTENTS_MAX = 8 * KVD_REQUESTS_MAX, /* of staging: payload, job, reply and room to spare */
     /* of a CUDA pool; each is a descriptor of the front. 256 GiB of 64 MiB */
     KVD_POOL_CHUNKS_MAX = 4096,
-    KVD_WORKER_HELLO_MS = 30000,    /* a worker's self-test takes no longer */
-    KVD_WORKER_STALL_MS = 60000,    /* a worker at work makes progress in this time */
-    KVD_GPU_STALL_MS = 2000,        /* a GPU's: no wave of work takes a tenth of it */
-    KVD_WORKER_STOP_MS = 2000,      /* from asking a worker to end to SIGKILL */
-    KVD_WORKER_START_MS = 250,      /* a worker's usual self-test; a hint to clients */
-    KVD_WORKER_STEADY_MS = 60000,   /* a worker that lived so long is started again at once */
-    KVD_WORKER_DELAY_MAX_MS = 5000, /* between a worker's end and the next one's start */
+    KVD_WORKER_HELLO_MS = 30000,      /* a worker's self-test takes no longer */
+    KVD_WORKER_STALL_MS = 60000,      /* a worker at work makes progress in this time */
+    KVD_GPU_STALL_MS = 2000,          /* a GPU's: no wave of work takes a tenth of it */
+    KVD_WORKER_STOP_MS = 2000,        /* from asking a worker to end to SIGKILL */
+    KVD_WORKER_START_MS = 250,        /* a worker's usual self-test; a hint to clients */
+    KVD_WORKER_STEADY_MS = 60000,     /* a worker that lived so long is started again at once */
+    KVD_WORKER_DELAY_MAX_MS = 5000,   /* between a worker's end and the next one's start */
+    KVD_WORKER_DELAY_SERVED_MS = 400, /* the same when it had served: back within a second */
 };
 
 #define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */

@@ -243,6 +243,7 @@ static void on_timer(void *context)
 static uint64_t restart_delay_ms(struct kvd_process *process)
 {
     uint64_t steady_ns = (uint64_t)KVD_WORKER_STEADY_MS * 1000000u, delay = 0;
+    uint64_t most = process->ready_ns != 0 ? KVD_WORKER_DELAY_SERVED_MS : KVD_WORKER_DELAY_MAX_MS;
 
     if (process->ready_ns != 0 && kvd_now_ns() - process->ready_ns >= steady_ns)
         process->short_lives = 0;
@@ -250,7 +251,7 @@ static uint64_t restart_delay_ms(struct kvd_process *process)
         delay = UINT64_C(50) << (process->short_lives < 16 ? process->short_lives : 16);
     process->short_lives++;
     process->ready_ns = 0;
-    return delay < KVD_WORKER_DELAY_MAX_MS ? delay : KVD_WORKER_DELAY_MAX_MS;
+    return delay < most ? delay : most;
 }
 
 static void on_child(void *context, int exit_code, int signal)

@@ -3,7 +3,8 @@
  *   STARTING --greeting--> READY --exit--> DOWN --delay--> STARTING ...
  *
  * The first start is waited for; later ones happen on the loop. The delay is none for the first end
- * and then grows to KVD_WORKER_DELAY_MAX_MS while workers live short. Loop thread. */
+ * and then grows while workers live short: to KVD_WORKER_DELAY_SERVED_MS after one that served, to
+ * KVD_WORKER_DELAY_MAX_MS after one that never did. Loop thread. */
 #ifndef KVD_PROCESS_H
 #define KVD_PROCESS_H
 

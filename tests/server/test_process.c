@@ -87,6 +87,23 @@ static void long_job_is_no_stall_and_holds_nobody_up(void **state)
     assert_int_equal(kvd_device_restarts(f->device), 0);
 }
 
+/* However often it ends: one that served is soon there again. */
+static void a_worker_that_served_is_soon_back(void **state)
+{
+    struct device_rig *f = *state;
+
+    for (uint32_t life = 1; life <= 6; life++) {
+        assert_int_equal(kill(device_worker_pid(), SIGKILL), 0);
+        while (kvd_device_ready(f->device))
+            kvd_loop_turn(f->loop);
+        assert_true(kvd_device_wait_ms(f->device) <=
+                    KVD_WORKER_DELAY_SERVED_MS + KVD_WORKER_START_MS);
+        while (!kvd_device_ready(f->device))
+            kvd_loop_turn(f->loop);
+        assert_int_equal(kvd_device_restarts(f->device), life);
+    }
+}
+
 /* The rings as the worker sees them. */
 static struct kvd_link_rings *map_rings(void)
 {
@@ -237,6 +254,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_new_worker_has_the_whole_stall_time, device_setup,
                                         device_teardown),
         cmocka_unit_test_setup_teardown(long_job_is_no_stall_and_holds_nobody_up, device_setup,
+                                        device_teardown),
+        cmocka_unit_test_setup_teardown(a_worker_that_served_is_soon_back, device_setup,
                                         device_teardown),
         cmocka_unit_test_setup_teardown(a_broken_ring_is_not_read_again, device_setup,
                                         device_teardown),

@@ -35,16 +35,29 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
+/* "host:48MiB" on the device that the environment names: the same tests on a GPU. */
+static void place_pool(const char *pool, char *text, size_t room)
+{
+    const char *device = getenv("KVARN_TEST_DEVICE"), *size = strchr(pool, ':');
+
+    assert_non_null(size);
+    if (device == NULL)
+        snprintf(text, room, "%s", pool);
+    else
+        snprintf(text, room, "%s%s", device, size);
+}
+
 static void run_daemon(const struct test_daemon *daemon, const char *pool, int port, int ready)
 {
-    char unix_listen[128], tcp_listen[64], fd[16];
+    char unix_listen[128], tcp_listen[64], fd[16], placed[64];
 
+    place_pool(pool, placed, sizeof placed);
     snprintf(unix_listen, sizeof unix_listen, "%s", daemon->unix_address);
     snprintf(tcp_listen, sizeof tcp_listen, "tcp:127.0.0.1:%d", port);
     snprintf(fd, sizeof fd, "%d", ready);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     execl(KVARN_BIN_DIR "/kvarnd", "kvarnd", "--listen", unix_listen, "--listen", tcp_listen,
-          "--pool", pool, "--threads", "2", "--quiet", "--ready-fd", fd, (char *)NULL);
+          "--pool", placed, "--threads", "2", "--quiet", "--ready-fd", fd, (char *)NULL);
     fprintf(stderr, "cannot run %s/kvarnd: %s\n", KVARN_BIN_DIR, strerror(errno));
     _exit(127);
 }

@@ -9,8 +9,8 @@ struct test_daemon {
     char folder[96], unix_address[112], tcp_address[64];
 };
 
-/* Starts kvarnd with --pool POOL and returns when it says that it serves (--ready-fd). Fails the
- * test when it does not. */
+/* Starts kvarnd with --pool POOL (host:SIZE; of the device that $KVARN_TEST_DEVICE names, if it is
+ * set) and returns when it says that it serves (--ready-fd). Fails the test when it does not. */
 void test_daemon_start(struct test_daemon *daemon, const char *pool);
 
 /* SIGTERM, then its wait status. Also looks that the socket file and every child process are gone.
