@@ -16,6 +16,8 @@ enum {
     UNIT_MIN_BYTES = 64 * 1024, /* 64 smallest slots: one word of the bitmap */
     CHUNKS_WANTED = 16,         /* in a pool too small for 16 full chunks */
     SLOT_ALIGN_BYTES = 64,
+    WASTE_FINE = 16, /* a sixteenth of a chunk may be unused */
+    WASTE_LOOKS = 4,
     BUCKETS = 1024, /* of the class table; classes are a few per space */
     NONE = -1
 };
@@ -260,14 +262,32 @@ static void drop_empty(struct kvd_pool *pool)
             drop_chunk(pool, at);
 }
 
-/* Makes a chunk for the class of slot_bytes: as many whole slots as fit the pool's chunk size, at
- * least one; fewer when only a shorter run of units is left. */
+/* Units of a chunk: of as many whole slots as fit the pool's chunk size, at least one. With large
+ * units that may leave much of the last one unused: then up to WASTE_LOOKS times as many, if more
+ * of them are used. */
+static int32_t chunk_units(const struct kvd_pool *pool, uint64_t slot_bytes)
+{
+    uint64_t fit = pool->chunk_bytes / slot_bytes;
+    uint64_t full = (fit > 0 ? fit : 1) * slot_bytes, unit = pool->unit_bytes;
+    uint64_t least = round_up(full, unit) / unit, best = least;
+
+    for (uint64_t units = least; units <= least * WASTE_LOOKS; units++) {
+        uint64_t unused = units * unit % slot_bytes, unused_best = best * unit % slot_bytes;
+
+        if (unused_best <= best * unit / WASTE_FINE)
+            break;
+        if (unused * best < unused_best * units)
+            best = units;
+    }
+    return (int32_t)best;
+}
+
+/* Makes a chunk for the class of slot_bytes; a smaller one when only a shorter run of units is
+ * left. */
 static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
                               int32_t *class_index)
 {
-    uint64_t fit = pool->chunk_bytes / slot_bytes;
-    uint64_t full = (fit > 0 ? fit : 1) * slot_bytes;
-    int32_t wanted = (int32_t)(round_up(full, pool->unit_bytes) / pool->unit_bytes);
+    int32_t wanted = chunk_units(pool, slot_bytes);
     int32_t least = (int32_t)(round_up(slot_bytes, pool->unit_bytes) / pool->unit_bytes);
     int32_t at = 0, units = find_run(pool, wanted, least, &at);
 

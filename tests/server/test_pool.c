@@ -236,6 +236,36 @@ static void large_pool_has_full_chunks(void **state)
     model_close(m);
 }
 
+/* Memory that is made in large pieces: chunks keep to them, and waste little of them. */
+static void large_units_are_used_well(void **state)
+{
+    enum { UNIT = 64 << 20, UNITS = 32 };
+    static const struct {
+        uint64_t slot_bytes;
+        uint32_t units, slots; /* of a chunk */
+    } table[] = {{1 << 20, 1, 64},     {2830000, 1, 23}, {18874368, 2, 7}, {41943040, 2, 3},
+                 {UNIT / 2 + 1, 4, 7}, {UNIT, 1, 1},     {UNIT + 1, 8, 7}, {3 * (UNIT / 4), 3, 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        uint64_t stored = stored_bytes(table[i].slot_bytes), offset = 0;
+        struct kvd_pool *pool;
+
+        assert_int_equal(kvd_pool_open(&pool, (uint64_t)UNITS * UNIT, UNIT, NULL, NULL), KVARN_OK);
+        assert_int_equal(kvd_pool_capacity_bytes(pool), (uint64_t)UNITS * UNIT);
+        for (uint32_t slot = 0; slot < table[i].slots; slot++) {
+            assert_int_equal(kvd_pool_take(pool, 0, table[i].slot_bytes, &offset), KVARN_OK);
+            assert_int_equal(offset, slot * stored);
+        }
+        assert_int_equal(kvd_pool_reserved_bytes(pool), (uint64_t)table[i].units * UNIT);
+        assert_int_equal(kvd_pool_take(pool, 0, table[i].slot_bytes, &offset), KVARN_OK);
+        assert_int_equal(offset, (uint64_t)table[i].units * UNIT);
+        assert_int_equal(kvd_pool_take(pool, 1, table[i].slot_bytes, &offset), KVARN_OK);
+        assert_int_equal(offset % UNIT, 0); /* another tenant, another piece */
+        kvd_pool_close(&pool);
+    }
+}
+
 static void bounds_are_told(void **state)
 {
     (void)state;
@@ -289,8 +319,11 @@ static void empty_chunks_linger(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_model),      cmocka_unit_test(small_pool_has_many_chunks),
-        cmocka_unit_test(large_pool_has_full_chunks), cmocka_unit_test(bounds_are_told),
+        cmocka_unit_test(agrees_with_the_model),
+        cmocka_unit_test(small_pool_has_many_chunks),
+        cmocka_unit_test(large_pool_has_full_chunks),
+        cmocka_unit_test(large_units_are_used_well),
+        cmocka_unit_test(bounds_are_told),
         cmocka_unit_test(empty_chunks_linger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
