@@ -31,7 +31,9 @@ struct kvk_cuda_blocks {
     struct kvk_shape shape;
     uint32_t layers, heads; /* of a slot */
     uint32_t layer_begin, layer_count;
-    uint32_t count, reserved;
+    uint32_t count;
+    float settle; /* compress: balancing ends when no scale moves by more than this share of itself;
+                     0: after all iterations */
     uint64_t blocks; /* const struct kvk_cuda_block [count] */
     uint64_t faults; /* uint64_t [count], KVK_CUDA_NO_FAULT before the launch; the smallest stays */
     uint64_t digests; /* out: uint32_t [count][layer_count * heads], CRC-32C of each cell in
