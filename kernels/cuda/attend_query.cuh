@@ -1,0 +1,152 @@
+/* Queries of a piece: loaded, rotated for tiles, brought to at most 1 and laid out for the mma. */
+#ifndef KVK_CUDA_ATTEND_QUERY_CUH
+#define KVK_CUDA_ATTEND_QUERY_CUH
+
+#include "kernels/cuda/attend_exact.cuh"
+#include "kernels/cuda/attend_tile.cuh"
+
+namespace attend
+{
+
+/* A row as a warp holds it: element lane + 32 i in x[i]. H is its own inverse. */
+template <int N> __device__ __forceinline__ void rotate(float (&x)[N])
+{
+    int lane = lane_id();
+
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float other = __shfl_xor_sync(~0u, x[i], far);
+            x[i] = lane & far ? other - x[i] : x[i] + other;
+        }
+    }
+#pragma unroll
+    for (int far = 1; far < N; far *= 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if ((i & far) == 0) {
+                float a = x[i], b = x[i + far];
+                x[i] = a + b;
+                x[i + far] = a - b;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] *= N == 2 ? 0.125f : N == 4 ? 0.08838834764831845f : 0.0625f; /* 1 / sqrt(32 N) */
+}
+
+/* Where row `row` of a piece stands in the batch's tensors. */
+struct place {
+    uint32_t token, head; /* head: among all query heads */
+    bool valid;
+};
+
+__device__ __forceinline__ place place_of(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
+                                          uint32_t row)
+{
+    uint32_t heads = a.q_heads / a.kv_heads, at = __ldg(&piece->row_begin) + row;
+    place p;
+
+    p.token = at / heads;
+    p.head = __ldg(&piece->kv_head) * heads + at % heads;
+    p.valid = p.token < __ldg(&piece->of.q_tokens);
+    return p;
+}
+
+__device__ __forceinline__ float element(uint64_t row, uint32_t dtype, uint32_t channel)
+{
+    if (dtype == KVARN_F32)
+        return __ldg((const float *)row + channel);
+    uint16_t bits = __ldg((const uint16_t *)row + channel);
+    return dtype == KVARN_F16 ? widened<false>(bits) : widened<true>(bits);
+}
+
+/* What is not finite counts as 0 here, and is told. */
+template <class V>
+__device__ __forceinline__ void load_row(float (&x)[V::D / 32], const kvk_cuda_attend &a,
+                                         const kvk_cuda_piece *piece, const place &p)
+{
+    uint64_t row = __ldg(&piece->of.q) + p.token * __ldg(&piece->of.q_token_stride_bytes) +
+                   p.head * __ldg(&piece->of.q_head_stride_bytes);
+
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++) {
+        uint32_t channel = lane_id() + 32 * i;
+        x[i] = p.valid ? element(row, a.q_dtype, channel) : 0.0f;
+        if (!isfinite(x[i])) {
+            atomicMin((unsigned long long *)a.faults + __ldg(&piece->of.fault),
+                      (unsigned long long)KVK_CUDA_FAULT(p.head, 2, p.token, channel));
+            x[i] = 0.0f;
+        }
+    }
+}
+
+/* One warp a row. */
+template <class V>
+__device__ __forceinline__ void prepare_queries(const kvk_cuda_attend &a,
+                                                const kvk_cuda_piece *piece, shared<V> &mem)
+{
+    bool exact = __ldg(&piece->kind) == KVARN_BLOCK_EXACT;
+    bool bf16 = exact && a.shape.dtype == KVARN_BF16;
+
+    for (int row = warp_id(); row < V::ROWS; row += V::WARPS) {
+        float x[V::D / 32], top = 0;
+        load_row<V>(x, a, piece, place_of(a, piece, row));
+        if (!exact)
+            rotate(x);
+#pragma unroll
+        for (int i = 0; i < V::D / 32; i++)
+            top = fmaxf(top, fabsf(x[i]));
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2)
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+        top = top < 1e-30f ? 0.0f : top;
+        float inverse = top > 0 ? 1.0f / top : 0.0f;
+        int j = row / 4, r = row % 4, t = lane_id() / 8, e = lane_id() % 8;
+#pragma unroll
+        for (int i = 0; i < V::D / 32; i++) {
+            float q = x[i] * inverse;
+            uint32_t two = bf16 ? in_two<true>(q) : in_two<false>(q);
+            ((float *)&mem.q[j][i][e / 4][r][t])[e % 4] = q * Q_TOP;
+            ((uint16_t *)&mem.q_half[j][i][8 * r + t])[e] = (uint16_t)two;
+            ((uint16_t *)&mem.q_half[j][i][8 * r + 4 + t])[e] = (uint16_t)(two >> 16);
+        }
+        if (lane_id() == 0)
+            mem.row_scale[row] = top * __ldg(&piece->of.scale) * 1.4426950408889634f;
+    }
+}
+
+__device__ __forceinline__ uint32_t saturated(uint64_t x)
+{
+    return x > ~0u ? ~0u : (uint32_t)x;
+}
+
+/* A lane's rows at the start of a piece. */
+template <class V>
+__device__ __forceinline__ void start_rows(state<V> &row, const kvk_cuda_attend &a,
+                                           const kvk_cuda_piece *piece, const shared<V> &mem)
+{
+    uint32_t limit = __ldg(&piece->of.limit), window = __ldg(&piece->of.window);
+
+#pragma unroll
+    for (int j = 0; j < V::NT; j++) {
+        uint32_t r = lane_id() % 4 + 4 * j;
+        uint64_t end = (uint64_t)limit;
+        if (!__ldg(&piece->of.full))
+            end += place_of(a, piece, r).token;
+        row.m[j] = LOWEST;
+        row.l[j] = 0;
+        row.scale[j] = mem.row_scale[r];
+        row.first[j] = window > 0 && end > window ? saturated(end - window) : 0;
+        row.end[j] = saturated(end);
+#pragma unroll
+        for (int i = 0; i < V::D / 8; i++)
+            row.o[j][i] = 0;
+    }
+}
+
+} // namespace attend
+
+#endif
