@@ -33,6 +33,15 @@ COVERED = {
     "kernels/decompress_*.c": ["tests/kernels/test_decompress.c", "tests/kernels/test_golden.c"],
     # what a worker does with a job, and the two ends of its process
     "server/device/bounds.c": ["tests/server/test_exec.c", "tests/server/test_exec_bad.c"],
+    # a GPU's worker, over the stand-in driver
+    "kernels/cuda/compress_plan.c": ["tests/server/test_cuda_executor.c"],
+    "server/device/cuda_exec_*.c": ["tests/server/test_cuda_executor.c", "tests/server/test_cuda_attend.c",
+                                    "tests/server/test_cuda_bad.c"],
+    "server/device/cuda_gpu.c": ["tests/server/test_cuda_worker.c", "tests/server/test_cuda_executor.c"],
+    "server/device/cuda_kernels.c": ["tests/server/test_cuda_worker.c", "tests/server/test_cuda_executor.c"],
+    "server/device/cuda_pool.c": ["tests/server/test_cuda_worker.c"],
+    "server/device/cuda_selftest.c": ["tests/server/test_cuda_worker.c"],
+    "server/device/cuda_wave.c": ["tests/server/test_cuda_executor.c"],
     "server/device/exec_*.c": ["tests/server/test_executor.c", "tests/server/test_exec_bad.c"],
     "server/device/device_memory.c": ["tests/server/test_device.c", "tests/server/test_process.c"],
     "server/device/launch.c": ["tests/server/test_process.c"],
