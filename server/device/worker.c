@@ -11,6 +11,7 @@
 
 #include "server/core/clock.h"
 #include "server/core/log.h"
+#include "server/device/cuda_worker.h"
 #include "server/device/executor.h"
 #include "server/device/job.h"
 #include "server/device/link.h"
@@ -23,7 +24,8 @@ struct worker {
     struct kvd_memory staging, pool, ring_memory;
     struct kvd_link_rings *rings;
     struct kvd_ring_producer done;
-    struct kvd_executor *executor;
+    struct kvd_executor *executor; /* one of the two */
+    struct kvd_cuda_worker *cuda;
     bool look;
     /* of one drain */
     struct kvd_ring_entry entries[KVD_RING_ENTRIES];
@@ -39,7 +41,8 @@ static void say_skipped(const char *line)
 static uint32_t open_memory(struct worker *worker, const struct kvd_worker_options *options)
 {
     if (kvd_memory_attach(&worker->staging, KVD_LINK_STAGING, options->staging_bytes) != KVARN_OK ||
-        kvd_memory_attach(&worker->pool, KVD_LINK_POOL, options->pool_bytes) != KVARN_OK ||
+        (options->device == KVD_WORKER_CPU &&
+         kvd_memory_attach(&worker->pool, KVD_LINK_POOL, options->pool_bytes) != KVARN_OK) ||
         kvd_memory_attach(&worker->ring_memory, KVD_LINK_RINGS, KVD_LINK_RINGS_BYTES) != KVARN_OK)
         return KVD_LINK_BAD_MEMORY;
     worker->rings = (struct kvd_link_rings *)(void *)worker->ring_memory.base;
@@ -64,6 +67,21 @@ static uint32_t open_executor(struct worker *worker, const struct kvd_worker_opt
     hello->threads = kvd_executor_threads(worker->executor);
     snprintf(hello->backend, sizeof(hello->backend), "cpu/%s", table->name);
     return KVD_LINK_READY;
+}
+
+static uint32_t open_cuda(struct worker *worker, const struct kvd_worker_options *options,
+                          struct kvd_link_hello *hello)
+{
+    const struct kvd_cuda_worker_options wanted = {.device = (uint32_t)options->device,
+                                                   .pool_percent = options->pool_percent,
+                                                   .pool_bytes = options->pool_bytes,
+                                                   .pool_chunks = options->pool_chunks,
+                                                   .chunk_bytes = options->chunk_bytes,
+                                                   .staging = &worker->staging,
+                                                   .progress = &worker->rings->progress};
+
+    kvd_cuda_worker_open(&worker->cuda, &wanted, hello);
+    return hello->refusal;
 }
 
 /* False: the front is gone. */
@@ -115,22 +133,31 @@ static bool answer(struct worker *worker, uint32_t first, uint32_t count)
     return true;
 }
 
-static void serve(struct worker *worker)
+static uint32_t run(struct worker *worker, uint32_t first, uint32_t count)
+{
+    return worker->cuda != NULL ? kvd_cuda_worker_run(worker->cuda, worker->jobs + first, count,
+                                                      worker->statuses + first)
+                                : kvd_executor_run(worker->executor, worker->jobs + first, count,
+                                                   worker->statuses + first);
+}
+
+static kvarn_status serve(struct worker *worker)
 {
     for (;;) {
         uint32_t count = drain(worker);
         if (count == 0) {
             if (!wait_for_jobs(worker))
-                return;
+                return KVARN_OK;
             continue;
         }
         /* Short jobs do not wait for the answers of long ones behind them. */
         for (uint32_t at = 0, ran; at < count; at += ran) {
-            ran = kvd_executor_run(worker->executor, worker->jobs + at, count - at,
-                                   worker->statuses + at);
+            ran = run(worker, at, count - at);
+            if (ran == 0)
+                return KVARN_GPU_LOST;
             if (!answer(worker, at, ran)) {
                 kvd_log(KVD_LOG_ERROR, "ring_broken", kvd_text("ring", "done"));
-                return;
+                return KVARN_OK;
             }
         }
     }
@@ -145,14 +172,17 @@ kvarn_status kvd_worker_serve(const struct kvd_worker_options *options)
     worker.look = kvd_cpus_available() > 1;
     hello.refusal = open_memory(&worker, options);
     if (hello.refusal == KVD_LINK_READY)
-        hello.refusal = open_executor(&worker, options, &hello);
+        hello.refusal = options->device == KVD_WORKER_CPU ? open_executor(&worker, options, &hello)
+                                                          : open_cuda(&worker, options, &hello);
+    kvarn_status status = hello.refusal == KVD_LINK_READY ? KVARN_OK : KVARN_INTERNAL;
     bool told =
         send(KVD_LINK_CONTROL, &hello, sizeof(hello), MSG_NOSIGNAL) == (ssize_t)sizeof(hello);
-    if (told && hello.refusal == KVD_LINK_READY)
-        serve(&worker);
+    if (told && status == KVARN_OK)
+        status = serve(&worker);
+    kvd_cuda_worker_close(&worker.cuda);
     kvd_executor_close(&worker.executor);
     kvd_memory_close(&worker.ring_memory);
     kvd_memory_close(&worker.pool);
     kvd_memory_close(&worker.staging);
-    return hello.refusal == KVD_LINK_READY ? KVARN_OK : KVARN_INTERNAL;
+    return status;
 }

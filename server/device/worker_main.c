@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -18,7 +19,17 @@ struct arguments {
     uint64_t parent;
 };
 
-enum { OPTION_STAGING = 1, OPTION_POOL, OPTION_THREADS, OPTION_CPU, OPTION_PARENT };
+enum {
+    OPTION_STAGING = 1,
+    OPTION_POOL,
+    OPTION_THREADS,
+    OPTION_CPU,
+    OPTION_PARENT,
+    OPTION_DEVICE,
+    OPTION_PERCENT,
+    OPTION_CHUNKS,
+    OPTION_CHUNK_BYTES
+};
 
 static uint64_t number_of(const char *text, uint64_t most, struct argp_state *state)
 {
@@ -29,6 +40,16 @@ static uint64_t number_of(const char *text, uint64_t most, struct argp_state *st
     if (errno != 0 || end == text || *end != '\0' || value > most)
         argp_error(state, "not a number in range: '%s'", text);
     return value;
+}
+
+/* "cuda:N" */
+static int32_t device_of(const char *text, struct argp_state *state)
+{
+    static const char prefix[] = "cuda:";
+
+    if (strncmp(text, prefix, sizeof(prefix) - 1) != 0)
+        argp_error(state, "no such device: '%s'", text);
+    return (int32_t)number_of(text + sizeof(prefix) - 1, INT32_MAX, state);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state)
@@ -48,6 +69,18 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case OPTION_CPU:
         arguments->worker.cpu_mask = text;
         return 0;
+    case OPTION_DEVICE:
+        arguments->worker.device = device_of(text, state);
+        return 0;
+    case OPTION_PERCENT:
+        arguments->worker.pool_percent = (uint32_t)number_of(text, 100, state);
+        return 0;
+    case OPTION_CHUNKS:
+        arguments->worker.pool_chunks = (uint32_t)number_of(text, KVD_POOL_CHUNKS_MAX, state);
+        return 0;
+    case OPTION_CHUNK_BYTES:
+        arguments->worker.chunk_bytes = number_of(text, KVD_CHUNK_BYTES, state);
+        return 0;
     case OPTION_PARENT:
         arguments->parent = number_of(text, INT32_MAX, state);
         return 0;
@@ -59,6 +92,10 @@ static error_t parse(int key, char *text, struct argp_state *state)
 static const struct argp_option options[] = {
     {"staging-bytes", OPTION_STAGING, "N", 0, "Size of the staging memory", 0},
     {"pool-bytes", OPTION_POOL, "N", 0, "Size of the pool", 0},
+    {"pool-percent", OPTION_PERCENT, "N", 0, "Or so much of the GPU memory free at start", 0},
+    {"pool-chunks", OPTION_CHUNKS, "N", 0, "Or a pool that was made before: its chunks", 0},
+    {"chunk-bytes", OPTION_CHUNK_BYTES, "N", 0, "And the size of one", 0},
+    {"device", OPTION_DEVICE, "cuda:N", 0, "A GPU; without it, the CPU", 0},
     {"threads", OPTION_THREADS, "N", 0, "Threads; 0 = one per CPU", 0},
     {"cpu", OPTION_CPU, "NAME", 0, "Best kernels to use: ref, avx2 or avx512", 0},
     {"parent", OPTION_PARENT, "PID", 0, "The process that started this one", 0},
@@ -90,7 +127,7 @@ static int tie_to_parent(uint64_t parent)
 
 int main(int argc, char **argv)
 {
-    struct arguments arguments = {.worker = {.cpu_mask = ""}};
+    struct arguments arguments = {.worker = {.device = KVD_WORKER_CPU, .cpu_mask = ""}};
 
     argp_program_version_hook = print_version;
     argp_parse(&parser, argc, argv, 0, NULL, &arguments);
@@ -98,6 +135,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "kvarn-worker: started by kvarnd only\n");
         return KVD_LINK_EXIT_USAGE;
     }
-    return kvd_worker_serve(&arguments.worker) == KVARN_OK ? KVD_LINK_EXIT_OK
-                                                           : KVD_LINK_EXIT_REFUSED;
+    kvarn_status status = kvd_worker_serve(&arguments.worker);
+    if (status == KVARN_GPU_LOST) /* the driver's own clean-up could wait for the device */
+        _exit(KVD_LINK_EXIT_GPU_LOST);
+    return status == KVARN_OK ? KVD_LINK_EXIT_OK : KVD_LINK_EXIT_REFUSED;
 }

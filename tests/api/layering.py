@@ -19,7 +19,7 @@ FOLDERS = {
     "proto": ("proto/", "kvarn/status.h", "kvarn/types.h"),
     "kernels": ("kernels/", "kvarn/status.h", "kvarn/types.h"),
     "client": ("client/", "proto/", "kvarn/"),
-    "server": ("server/", "kernels/kernels.h", "kernels/tile.h", "proto/", "kvarn/status.h", "kvarn/types.h"),
+    "server": ("server/", "kernels/kernels.h", "kernels/tile.h", "kernels/cuda/", "proto/", "kvarn/status.h", "kvarn/types.h"),
 }
 RANK = {"core": 0, "store": 1, "device": 2, "rpc": 3, "net": 4, "main.c": 5}
 
@@ -36,7 +36,7 @@ DOORS = {
     r"argp\.h": r"client/ctl/.*|client/demo/.*|server/core/config.*\.c|server/device/worker_main\.c",
     r"(cuda_(fp16|bf16|runtime)|mma)\.h": r"kernels/cuda/.*\.cuh?",
     r"dlfcn\.h": r"client/spawn_daemon\.c|server/device/cuda_driver\.c",
-    r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|server/rpc/query\.c|kernels/(attend|merge|selftest).*",
+    r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|server/rpc/query\.c|server/device/cuda_selftest\.c|kernels/(attend|merge|selftest).*",
 }
 LIBC = re.compile(
     r"(assert|ctype|errno|fcntl|float|getopt|inttypes|limits|locale|netdb|poll|pthread|sched|signal|spawn|stdalign"

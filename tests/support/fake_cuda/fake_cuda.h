@@ -27,6 +27,7 @@ enum {
     FAKE_CUDA_DEVICES = 4,
     FAKE_CUDA_WHERE_BYTES = 48,
     FAKE_CUDA_HANG = 0xffff, /* as a result: the kernel never ends */
+    FAKE_CUDA_IDLE = 0xfffe, /* it ends well and has done nothing */
 };
 
 /* One fault. It happens at visits skip, skip + 1, ... skip + times - 1 (from 0) of `where`. */

@@ -42,6 +42,8 @@ static kvd_cu_result run_kernel(const struct fake_op *op)
         for (;;)
             pause();
     }
+    if (result == FAKE_CUDA_IDLE)
+        return KVD_CU_SUCCESS;
     if (result == KVD_CU_SUCCESS)
         result = fake_kernel_run(op->kernel, &op->arguments, op->grid);
     if (result == KVD_CU_SUCCESS)

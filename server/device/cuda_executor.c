@@ -1,0 +1,162 @@
+#include "server/device/cuda_executor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/core/clock.h"
+#include "server/device/cuda_exec.h"
+
+bool kvd_cuda_holds_slot(const struct kvd_cuda_executor *executor, const struct kvd_job *job,
+                         struct kvd_place place, uint32_t kind)
+{
+    return place.region == KVD_REGION_POOL && place.offset % KVD_CUDA_SLOT_ALIGN == 0 &&
+           kvd_bounds_hold_slot(&executor->bounds, job, place, kind);
+}
+
+bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end)
+{
+    struct kvd_gpu *gpu = executor->gpu;
+
+    return kvd_gpu_did(gpu, "tables",
+                       gpu->driver.copy_to_device(executor->tables.address + begin,
+                                                  executor->tables.host + begin, end - begin,
+                                                  gpu->stream));
+}
+
+bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t end)
+{
+    struct kvd_gpu *gpu = executor->gpu;
+
+    return kvd_gpu_did(gpu, "results",
+                       gpu->driver.copy_to_host(executor->tables.host, executor->tables.address,
+                                                end, gpu->stream));
+}
+
+bool kvd_cuda_wait(struct kvd_cuda_executor *executor)
+{
+    if (!kvd_gpu_wait(executor->gpu))
+        return false;
+    if (executor->progress != NULL)
+        atomic_fetch_add_explicit(executor->progress, 1, memory_order_relaxed);
+    return true;
+}
+
+/* ---- jobs ---- */
+
+static bool run_group(struct kvd_cuda_executor *executor, uint32_t count)
+{
+    switch (executor->group[0].copy.op) {
+    case KVD_JOB_COMPRESS:
+        return kvd_cuda_run_slots(executor, &kvd_cuda_compress, count);
+    case KVD_JOB_DECOMPRESS:
+        return kvd_cuda_run_slots(executor, &kvd_cuda_decompress, count);
+    case KVD_JOB_WRITE_ROWS:
+        return kvd_cuda_run_slots(executor, &kvd_cuda_write, count);
+    case KVD_JOB_ATTEND:
+        return kvd_cuda_run_attend(executor, count);
+    case KVD_JOB_COPY:
+        return kvd_cuda_run_slots(executor, &kvd_cuda_copy, count);
+    case KVD_JOB_DIGEST:
+        return kvd_cuda_run_slots(executor, &kvd_cuda_digest, count);
+    default: /* ZERO: no other is taken */
+        return kvd_cuda_run_zero(executor, count);
+    }
+}
+
+uint32_t kvd_cuda_executor_run(struct kvd_cuda_executor *executor, const uint64_t *jobs,
+                               uint32_t count, kvarn_status *statuses)
+{
+    uint64_t start = kvd_now_ns();
+    uint32_t group = 0, at = 0;
+    double planned = 1;
+
+    for (; at < count && group < KVD_RING_ENTRIES; at++) {
+        struct kvd_taken job;
+        bool taken = kvd_job_take(&job, &executor->bounds, executor->regions.staging, jobs[at]);
+        statuses[at] = taken ? KVARN_OK : KVARN_INTERNAL;
+        if (!taken)
+            continue;
+        if (group > 0 && job.copy.op != executor->group[0].copy.op)
+            break;
+        executor->group[group++] = job;
+    }
+    if (group == 0)
+        return at;
+    if (!run_group(executor, group))
+        return 0;
+    /* a job's share of the group's time, so that the sum over jobs is the time the device worked */
+    for (uint32_t i = 0; i < group; i++)
+        planned += (double)executor->group[i].planned_ns;
+    double scale = (double)(kvd_now_ns() - start) / planned;
+    for (uint32_t i = 0; i < group; i++)
+        executor->group[i].shared->device_ns =
+            (uint64_t)(scale * (double)executor->group[i].planned_ns);
+    return at;
+}
+
+/* ---- opening and closing ---- */
+
+static bool open_tables(struct kvd_cuda_executor *executor)
+{
+    struct kvd_gpu *gpu = executor->gpu;
+    void *host = NULL;
+    kvd_cu_address address = 0;
+
+    if (!kvd_gpu_did(gpu, "pinned memory for tables",
+                     gpu->driver.host_alloc(&host, KVD_CUDA_TABLE_BYTES, 0)))
+        return false;
+    executor->tables.host = host;
+    if (!kvd_gpu_did(gpu, "memory for tables",
+                     gpu->driver.memory_alloc(&address, KVD_CUDA_TABLE_BYTES)))
+        return false;
+    executor->tables.address = address;
+    return true;
+}
+
+bool kvd_cuda_executor_open(struct kvd_cuda_executor **executor, struct kvd_gpu *gpu,
+                            struct kvd_kernels *kernels)
+{
+    struct kvd_cuda_executor *made = calloc(1, sizeof(*made));
+
+    if (made == NULL)
+        return kvd_gpu_failed(gpu, KVD_LINK_NO_THREADS, "no memory for the executor");
+    made->gpu = gpu;
+    made->kernels = kernels;
+    made->entries = calloc(KVD_CUDA_ENTRIES_MAX, sizeof(*made->entries));
+    bool fine = made->entries != NULL ||
+                kvd_gpu_failed(gpu, KVD_LINK_NO_THREADS, "no memory for the executor");
+    if (!fine || !open_tables(made) || !kvd_cuda_attends_open(made)) {
+        kvd_cuda_executor_close(&made);
+        return false;
+    }
+    *executor = made;
+    return true;
+}
+
+void kvd_cuda_executor_close(struct kvd_cuda_executor **executor)
+{
+    struct kvd_cuda_executor *closing = *executor;
+
+    if (closing == NULL)
+        return;
+    kvd_gpu_settle(closing->gpu);
+    kvd_cuda_attends_close(closing);
+    if (!closing->gpu->lost) {
+        if (closing->tables.address != 0)
+            closing->gpu->driver.memory_free(closing->tables.address);
+        if (closing->tables.host != NULL)
+            closing->gpu->driver.host_free(closing->tables.host);
+    }
+    free(closing->entries);
+    free(closing);
+    *executor = NULL;
+}
+
+void kvd_cuda_executor_use(struct kvd_cuda_executor *executor,
+                           const struct kvd_cuda_regions *regions, _Atomic uint32_t *progress)
+{
+    executor->regions = *regions;
+    executor->bounds.bytes[KVD_REGION_STAGING] = regions->staging_bytes;
+    executor->bounds.bytes[KVD_REGION_POOL] = regions->pool_bytes;
+    executor->progress = progress;
+}
