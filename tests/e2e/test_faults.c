@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <sys/socket.h>
@@ -40,6 +41,28 @@ static int stop(void **state)
     (void)state;
     assert_int_equal(test_daemon_stop(&daemon_), 0);
     return 0;
+}
+
+/* Not from another one because that is missing. */
+static void the_device_asked_for_serves(void **state)
+{
+    kvarn_client *client = model_connect(daemon_.unix_address);
+    const char *device = getenv("KVARN_TEST_DEVICE");
+    kvarn_metric metrics[256];
+    kvarn_stats_args stats = KVARN_STATS_INIT;
+    char name[96];
+    size_t found = 0;
+
+    (void)state;
+    snprintf(name, sizeof name, "kvarn_device_serving{device=\"%s\"}",
+             device != NULL ? device : "host");
+    stats.metrics = metrics;
+    stats.capacity = sizeof metrics / sizeof metrics[0];
+    model_expect(client, kvarn_stats(client, &stats), KVARN_OK, "stats");
+    while (found < stats.count && strcmp(metrics[found].name, name) != 0)
+        found++;
+    assert_true(found < stats.count && metrics[found].value == 1);
+    kvarn_close(&client);
 }
 
 /* SIGKILL of the device worker: at most the calls in flight are lost; blocks and sequences stay. */
@@ -314,6 +337,7 @@ int main(int count, char **values)
 {
     int child = test_child_main(count, values, bodies);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_device_asked_for_serves),
         cmocka_unit_test(the_worker_may_die),
         cmocka_unit_test(a_client_may_die),
         cmocka_unit_test(non_finite_rows_are_named),
