@@ -55,7 +55,7 @@ enum {
     KVD_WORKER_START_MS = 250,        /* a worker's usual self-test; a hint to clients */
     KVD_WORKER_STEADY_MS = 60000,     /* a worker that lived so long is started again at once */
     KVD_WORKER_DELAY_MAX_MS = 5000,   /* between a worker's end and the next one's start */
-    KVD_WORKER_DELAY_SERVED_MS = 400, /* the same when it had served: back within a second */
+    KVD_WORKER_DELAY_SERVED_MS = 200, /* the same when it had served: back within a second */
 };
 
 #define KVD_STAGING_DEFAULT_BYTES (256ull << 20) /* request and reply payloads in flight */
