@@ -189,7 +189,7 @@ static void read_rows(struct gpu *gpu, const struct batch *b, uint32_t i, uint32
 
     if (all == NULL || all_lse == NULL)
         gpu_fail("no memory");
-    gpu_read(gpu, all, b->sequences[i].out, rows * dim * 4);
+    gpu_read(gpu, all, b->sequences[i].out, rows * dim * (dtype == KVARN_F32 ? 4 : 2));
     gpu_read(gpu, all_lse, b->sequences[i].lse, rows * sizeof(float));
     for (uint32_t r = 0; r < op->q_tokens * op->q_heads; r++) {
         size_t from = (r / op->q_heads * HEADS + head) * op->q_heads + r % op->q_heads;
