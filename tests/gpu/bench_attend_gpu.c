@@ -197,15 +197,20 @@ static void three(struct gpu_bench *bench, struct work w)
 
 int main(int argc, char **argv)
 {
+    /* the same over an fp16 cache */
+    static const char one[] = "torch cudnn fp16 B=1 Hq=32 Hkv=8 D=128 32k";
+    static const char sixteen[] = "torch cudnn fp16 B=16 Hq=32 Hkv=8 D=128 16k";
+    static const char sixty_four[] = "torch cudnn fp16 B=64 Hq=32 Hkv=8 D=128 16k";
+    static const char long_context[] = "torch cudnn fp16 B=16 Hq=64 Hkv=8 D=128 32k";
     static const struct work works[] = {
-        {1, 32, 8, 128, 128, 4, 2, 32768, false, false, 14, NULL, true},
-        {1, 32, 8, 128, 128, 2, 2, 32768, false, false, 0, NULL, true},
-        {16, 32, 8, 128, 128, 4, 2, 16384, false, false, 60, NULL, true},
-        {16, 32, 8, 128, 128, 2, 2, 16384, false, false, 46, NULL, true},
-        {64, 32, 8, 128, 128, 4, 2, 16384, false, false, 222, NULL, true},
-        {64, 32, 8, 128, 128, 2, 2, 16384, false, false, 175, NULL, true},
-        {16, 64, 8, 128, 128, 4, 2, 32768, false, false, 114, NULL, true},
-        {16, 64, 8, 128, 128, 2, 2, 32768, false, false, 88, NULL, true},
+        {1, 32, 8, 128, 128, 4, 2, 32768, false, false, 14, one, true},
+        {1, 32, 8, 128, 128, 2, 2, 32768, false, false, 0, one, true},
+        {16, 32, 8, 128, 128, 4, 2, 16384, false, false, 60, sixteen, true},
+        {16, 32, 8, 128, 128, 2, 2, 16384, false, false, 46, sixteen, true},
+        {64, 32, 8, 128, 128, 4, 2, 16384, false, false, 222, sixty_four, true},
+        {64, 32, 8, 128, 128, 2, 2, 16384, false, false, 175, sixty_four, true},
+        {16, 64, 8, 128, 128, 4, 2, 32768, false, false, 114, long_context, true},
+        {16, 64, 8, 128, 128, 2, 2, 32768, false, false, 88, long_context, true},
         {16, 32, 8, 128, 128, 4, 4, 16384, false, false, 0, NULL, false},
         {16, 32, 8, 128, 64, 4, 2, 16384, false, false, 0, NULL, false},
         {16, 32, 8, 128, 64, 2, 2, 16384, false, false, 0, NULL, false},
