@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,71 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
+enum { ARGUMENTS_MOST = 32 };
+
+/* errors: the child's standard error; -1: as ours. */
+static void run_daemon(const struct test_daemon *daemon, const char *const *more, int port,
+                       int ready, int errors)
+{
+    char tcp_listen[64], fd[16];
+    const char *values[ARGUMENTS_MOST] = {"kvarnd",   "--listen",   daemon->unix_address,
+                                          "--listen", tcp_listen,   "--threads",
+                                          "2",        "--ready-fd", fd};
+    size_t count = 9;
+
+    snprintf(tcp_listen, sizeof tcp_listen, "tcp:127.0.0.1:%d", port);
+    snprintf(fd, sizeof fd, "%d", ready);
+    while (*more != NULL && count < ARGUMENTS_MOST - 1)
+        values[count++] = *more++;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (errors >= 0)
+        dup2(errors, STDERR_FILENO);
+    /* execv writes to none of them; its type predates const */
+    execv(KVARN_BIN_DIR "/kvarnd", (char *const *)(uintptr_t)values);
+    fprintf(stderr, "cannot run %s/kvarnd: %s\n", KVARN_BIN_DIR, strerror(errno));
+    _exit(127);
+}
+
+static void make_folder(struct test_daemon *daemon, int port)
+{
+    const char *temporary = getenv("TMPDIR");
+    int bytes;
+
+    memset(daemon, 0, sizeof *daemon);
+    bytes = snprintf(daemon->folder, sizeof daemon->folder, "%s/kvarn-test.XXXXXX",
+                     temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
+    /* The socket's path has to fit in an address: 108 bytes. */
+    assert_true(bytes > 0 && (size_t)bytes < sizeof daemon->folder);
+    assert_non_null(mkdtemp(daemon->folder));
+    snprintf(daemon->unix_address, sizeof daemon->unix_address, "unix:%s/s", daemon->folder);
+    snprintf(daemon->tcp_address, sizeof daemon->tcp_address, "tcp://127.0.0.1:%d", port);
+}
+
+/* True when it says that it serves: one byte; the end of the file when it ended instead. */
+static bool start(struct test_daemon *daemon, const char *const *more, int errors)
+{
+    int ready[2], port = free_port();
+    char byte;
+
+    make_folder(daemon, port);
+    assert_int_equal(pipe(ready), 0);
+    daemon->pid = fork();
+    assert_true(daemon->pid >= 0);
+    if (daemon->pid == 0) {
+        close(ready[0]);
+        run_daemon(daemon, more, port, ready[1], errors);
+    }
+    close(ready[1]);
+    bool serves = read(ready[0], &byte, 1) == 1;
+    close(ready[0]);
+    return serves;
+}
+
+void test_daemon_start_with(struct test_daemon *daemon, const char *const *more)
+{
+    assert_true(start(daemon, more, -1));
+}
+
 /* "host:48MiB" on the device that the environment names: the same tests on a GPU. */
 static void place_pool(const char *pool, char *text, size_t room)
 {
@@ -47,47 +113,33 @@ static void place_pool(const char *pool, char *text, size_t room)
         snprintf(text, room, "%s%s", device, size);
 }
 
-static void run_daemon(const struct test_daemon *daemon, const char *pool, int port, int ready)
-{
-    char unix_listen[128], tcp_listen[64], fd[16], placed[64];
-
-    place_pool(pool, placed, sizeof placed);
-    snprintf(unix_listen, sizeof unix_listen, "%s", daemon->unix_address);
-    snprintf(tcp_listen, sizeof tcp_listen, "tcp:127.0.0.1:%d", port);
-    snprintf(fd, sizeof fd, "%d", ready);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    execl(KVARN_BIN_DIR "/kvarnd", "kvarnd", "--listen", unix_listen, "--listen", tcp_listen,
-          "--pool", placed, "--threads", "2", "--quiet", "--ready-fd", fd, (char *)NULL);
-    fprintf(stderr, "cannot run %s/kvarnd: %s\n", KVARN_BIN_DIR, strerror(errno));
-    _exit(127);
-}
-
 void test_daemon_start(struct test_daemon *daemon, const char *pool)
 {
-    const char *temporary = getenv("TMPDIR");
-    int ready[2], port = free_port();
-    int bytes;
-    char byte;
+    char placed[64];
+    const char *const more[] = {"--quiet", "--pool", placed, NULL};
 
-    memset(daemon, 0, sizeof *daemon);
-    bytes = snprintf(daemon->folder, sizeof daemon->folder, "%s/kvarn-test.XXXXXX",
-                     temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
-    /* The socket's path has to fit in an address: 108 bytes. */
-    assert_true(bytes > 0 && (size_t)bytes < sizeof daemon->folder);
-    assert_non_null(mkdtemp(daemon->folder));
-    snprintf(daemon->unix_address, sizeof daemon->unix_address, "unix:%s/s", daemon->folder);
-    snprintf(daemon->tcp_address, sizeof daemon->tcp_address, "tcp://127.0.0.1:%d", port);
-    assert_int_equal(pipe(ready), 0);
-    daemon->pid = fork();
-    assert_true(daemon->pid >= 0);
-    if (daemon->pid == 0) {
-        close(ready[0]);
-        run_daemon(daemon, pool, port, ready[1]);
+    place_pool(pool, placed, sizeof placed);
+    test_daemon_start_with(daemon, more);
+}
+
+bool test_daemon_try(struct test_daemon *daemon, const char *const *more, char *text, size_t room,
+                     int *code)
+{
+    FILE *errors = tmpfile();
+    int status = -1;
+
+    assert_non_null(errors);
+    bool serves = start(daemon, more, fileno(errors));
+    if (!serves) {
+        assert_int_equal(waitpid(daemon->pid, &status, 0), daemon->pid);
+        assert_true(WIFEXITED(status));
+        *code = WEXITSTATUS(status);
+        test_daemon_clean(daemon);
     }
-    close(ready[1]);
-    /* One byte when it serves, end of file when it ended instead. */
-    assert_int_equal(read(ready[0], &byte, 1), 1);
-    close(ready[0]);
+    rewind(errors);
+    text[fread(text, 1, room - 1, errors)] = '\0';
+    fclose(errors);
+    return serves;
 }
 
 int test_daemon_stop(struct test_daemon *daemon)

@@ -2,6 +2,8 @@
 #ifndef TEST_DAEMON_H
 #define TEST_DAEMON_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 struct test_daemon {
@@ -12,6 +14,12 @@ struct test_daemon {
 /* Starts kvarnd with --pool POOL (host:SIZE; of the device that $KVARN_TEST_DEVICE names, if it is
  * set) and returns when it says that it serves (--ready-fd). Fails the test when it does not. */
 void test_daemon_start(struct test_daemon *daemon, const char *pool);
+/* The same with these arguments, which end with NULL, and a log. */
+void test_daemon_start_with(struct test_daemon *daemon, const char *const *more);
+/* Lets it serve or end by itself: false, *code is its exit code and its folder is gone. text gets
+ * what it wrote to standard error until then. */
+bool test_daemon_try(struct test_daemon *daemon, const char *const *more, char *text, size_t room,
+                     int *code);
 
 /* SIGTERM, then its wait status. Also looks that the socket file and every child process are gone.
  */
