@@ -42,7 +42,7 @@ struct kvk_cuda_launch kvk_cuda_decompress_launch(const struct kvk_cuda_blocks *
     uint32_t threads = KVK_CUDA_DECOMPRESS_THREADS;
     uint32_t shared = record_bytes(shape) +
                       threads * (uint32_t)KVK_CUDA_DECOMPRESS_PITCH(shape->dim) +
-                      KVK_CUDA_DECOMPRESS_BARRIERS;
+                      KVK_CUDA_DECOMPRESS_STATE;
     char name[sizeof((struct kvk_cuda_launch *)0)->name];
 
     snprintf(name, sizeof name, "kvk_cuda_decompress_%u", (unsigned)shape->dim);
@@ -57,17 +57,21 @@ struct kvk_cuda_launch kvk_cuda_read_launch(const struct kvk_cuda_blocks *args, 
                     KVK_CUDA_READ_THREADS, 0);
 }
 
-/* Digest, export and import: groups of threads with a cell each, and one set of tables. */
+/* Digest, export and import: groups of threads with a cell each, and one set of tables for all. Few
+ * cells go to as many processors as there are. */
 static struct kvk_cuda_launch describe_convert(const char *name, const struct kvk_cuda_blocks *args,
                                                uint32_t processors)
 {
-    uint64_t blocks = (cell_count(args) + KVK_CUDA_CONVERT_GROUPS - 1) / KVK_CUDA_CONVERT_GROUPS;
-    uint32_t shared =
-        KVK_CUDA_CONVERT_TABLES +
-        KVK_CUDA_CONVERT_GROUPS * (KVK_CUDA_CONVERT_PARTS + record_bytes(&args->shape));
+    uint64_t cells = cell_count(args), share = (cells + processors - 1) / processors;
+    uint32_t room = KVK_CUDA_CONVERT_ROOM(record_bytes(&args->shape));
+    uint32_t groups = (KVK_CUDA_SHARED_MAX - KVK_CUDA_CONVERT_TABLES) / room;
 
-    return describe("convert", name, blocks, processors, 2,
-                    KVK_CUDA_CONVERT_GROUPS * KVK_CUDA_CONVERT_THREADS, shared);
+    if (groups > KVK_CUDA_CONVERT_MAX_GROUPS)
+        groups = KVK_CUDA_CONVERT_MAX_GROUPS;
+    if (groups > share)
+        groups = share > 0 ? (uint32_t)share : 1;
+    return describe("convert", name, (cells + groups - 1) / groups, processors, 1,
+                    groups * KVK_CUDA_CONVERT_THREADS, KVK_CUDA_CONVERT_TABLES + groups * room);
 }
 
 struct kvk_cuda_launch kvk_cuda_digest_launch(const struct kvk_cuda_blocks *args,

@@ -17,9 +17,9 @@
 enum {
     KVK_CUDA_SHARED_MAX = 227 * 1024, /* of one thread block, bytes */
     KVK_CUDA_DECOMPRESS_THREADS = 128,
-    KVK_CUDA_DECOMPRESS_BARRIERS = 32, /* bytes */
+    KVK_CUDA_DECOMPRESS_STATE = 256, /* bytes */
     KVK_CUDA_READ_THREADS = 256,
-    KVK_CUDA_CONVERT_GROUPS = 4,     /* of a thread block, each with a cell */
+    KVK_CUDA_CONVERT_MAX_GROUPS = 8, /* of a thread block, each with a cell */
     KVK_CUDA_CONVERT_THREADS = 128,  /* of a group */
     KVK_CUDA_CONVERT_TABLES = 32768, /* bytes; of a thread block */
     KVK_CUDA_CONVERT_PARTS = 128     /* bytes beside the record; of a group */
@@ -27,6 +27,9 @@ enum {
 
 /* What a thread of decompress keeps in shared memory of its row, with a gap against conflicts. */
 #define KVK_CUDA_DECOMPRESS_PITCH(dim) (((dim) < 128 ? (dim) : 128) * 2 + 16)
+
+/* What a group of convert has in shared memory: a record in both orders. */
+#define KVK_CUDA_CONVERT_ROOM(record_bytes) (KVK_CUDA_CONVERT_PARTS + 2 * (record_bytes))
 
 struct kvk_cuda_launch {
     char image[24]; /* entry of kvk_cuda_images[] */
