@@ -15,8 +15,8 @@ enum {
     SLOT_MIN_BYTES = 1024,      /* smaller slots take this much */
     UNIT_MIN_BYTES = 64 * 1024, /* 64 smallest slots: one word of the bitmap */
     CHUNKS_WANTED = 16,         /* in a pool too small for 16 full chunks */
-    SLOT_ALIGN_BYTES = 64,
-    WASTE_FINE = 16, /* a sixteenth of a chunk may be unused */
+    SLOT_ALIGN_BYTES = 128,     /* what kernels on a GPU want */
+    WASTE_FINE = 16,            /* a sixteenth of a chunk may be unused */
     WASTE_LOOKS = 4,
     BUCKETS = 1024, /* of the class table; classes are a few per space */
     NONE = -1

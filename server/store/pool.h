@@ -23,8 +23,8 @@ kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint
                            kvd_pool_wipe wipe, void *context);
 void kvd_pool_close(struct kvd_pool **pool);
 
-/* Gives a slot of slot_bytes (64-byte aligned offset in the pool). NO_SPACE when no chunk has room;
- * TOO_LARGE when a slot never fits. */
+/* Gives a slot of slot_bytes (128-byte aligned offset in the pool). NO_SPACE when no chunk has
+ * room; TOO_LARGE when a slot never fits. */
 kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
                            uint64_t *offset);
 void kvd_pool_give(struct kvd_pool *pool, uint64_t offset);

@@ -62,7 +62,7 @@ static void model_close(struct model *m)
 
 static uint64_t stored_bytes(uint64_t bytes)
 {
-    return bytes < 1024 ? 1024 : (bytes + 63) / 64 * 64;
+    return bytes < 1024 ? 1024 : (bytes + 127) / 128 * 128;
 }
 
 /* May the pool say NO_SPACE? Only when no chunk of the class has room and no run of units is long
@@ -124,7 +124,7 @@ static kvarn_status model_take(struct model *m, uint32_t tenant, uint64_t bytes)
         return status;
     }
     assert_int_equal(status, KVARN_OK);
-    assert_int_equal(offset % 64, 0);
+    assert_int_equal(offset % 128, 0);
     if (kvd_pool_reserved_bytes(m->pool) != m->reserved) {
         uint64_t grown = kvd_pool_reserved_bytes(m->pool) - m->reserved;
         model_new_chunk(m, offset, grown, tenant, stored);
