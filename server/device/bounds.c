@@ -38,12 +38,15 @@ bool kvd_bounds_hold_slot(const struct kvd_bounds *bounds, const struct kvd_job 
 bool kvd_bounds_hold_spans(const struct kvd_bounds *bounds, const struct kvd_job *job,
                            const struct kvd_job_span *spans, uint32_t count)
 {
-    uint64_t position = 0;
+    uint64_t cells = (uint64_t)job->layers * job->heads, position = 0;
+    uint64_t tile = cells * kvd_cell_bytes(&job->shape, KVARN_BLOCK_TILE);
+    uint64_t exact = cells * kvd_cell_bytes(&job->shape, KVARN_BLOCK_EXACT);
 
     for (uint32_t i = 0; i < count; i++) {
         const struct kvd_job_span *span = &spans[i];
         if (span->position < position || span->tokens == 0 || span->tokens > job->shape.group ||
-            !kvd_bounds_hold_slot(bounds, job, span->slot, span->kind))
+            (span->kind != KVARN_BLOCK_TILE && span->kind != KVARN_BLOCK_EXACT) ||
+            !kvd_bounds_hold(bounds, span->slot, span->kind == KVARN_BLOCK_TILE ? tile : exact))
             return false;
         position = (uint64_t)span->position + span->tokens;
     }

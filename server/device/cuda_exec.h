@@ -103,7 +103,12 @@ static inline uint64_t kvd_cuda_address(const struct kvd_cuda_executor *executor
                                                            : executor->regions.staging_address);
 }
 
-/* What the GPU reads and writes faster or at all: slots in the pool, at the alignment of slots. */
+/* Where slots may begin: in the pool, at their alignment. */
+static inline bool kvd_cuda_is_slot(struct kvd_place place)
+{
+    return place.region == KVD_REGION_POOL && place.offset % KVD_CUDA_SLOT_ALIGN == 0;
+}
+
 bool kvd_cuda_holds_slot(const struct kvd_cuda_executor *executor, const struct kvd_job *job,
                          struct kvd_place place, uint32_t kind);
 
@@ -113,9 +118,9 @@ bool kvd_cuda_run_slots(struct kvd_cuda_executor *executor, const struct kvd_cud
 bool kvd_cuda_run_attend(struct kvd_cuda_executor *executor, uint32_t jobs);
 bool kvd_cuda_run_zero(struct kvd_cuda_executor *executor, uint32_t jobs);
 
-/* Copies [begin, end) of the tables to the GPU, and [0, end) back. */
+/* Copies [begin, end) of the tables to the GPU, and back. */
 bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end);
-bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t end);
+bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end);
 /* Waits, and says that something was done. */
 bool kvd_cuda_wait(struct kvd_cuda_executor *executor);
 

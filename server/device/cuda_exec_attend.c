@@ -2,7 +2,7 @@
  * kernel can do are planned and launched together. Where their partial results do not fit the
  * memory for them, the sequences are halved into two launches.
  *
- * Tables: faults [SEQUENCES_MAX] | spans | pieces */
+ * Tables: spans | faults | pieces */
 #include "server/device/cuda_exec.h"
 
 #include <stdio.h>
@@ -19,8 +19,7 @@ enum {
     ROWS_MAX = 1024,
     PARTS_BYTES = 128 << 20,
     JOINS_MAX = 1 << 18,
-    SPANS_AT = SEQUENCES_MAX * sizeof(uint64_t),
-    WAVE_SPANS = (KVD_CUDA_TABLE_BYTES / 2 - SPANS_AT) / sizeof(struct kvk_cuda_span)
+    WAVE_SPANS = KVD_CUDA_TABLE_BYTES / 2 / sizeof(struct kvk_cuda_span)
 };
 
 _Static_assert(WAVE_SPANS >= 0u + KVD_BOUNDS_SPANS_MAX, "any one entry fits");
@@ -56,13 +55,18 @@ struct kvd_cuda_attends {
 
 static struct kvk_cuda_span *span_table(const struct kvd_cuda_executor *executor)
 {
-    return (struct kvk_cuda_span *)(void *)(executor->tables.host + SPANS_AT);
+    return (struct kvk_cuda_span *)(void *)executor->tables.host;
 }
 
-/* Where pieces stand: after the spans. */
+/* Offsets in the tables of a wave that is collected. */
+static uint64_t faults_at(const struct kvd_cuda_attends *attends)
+{
+    return attends->span_count * sizeof(struct kvk_cuda_span);
+}
+
 static uint64_t pieces_at(const struct kvd_cuda_attends *attends)
 {
-    uint64_t at = SPANS_AT + attends->span_count * sizeof(struct kvk_cuda_span);
+    uint64_t at = faults_at(attends) + attends->sequence_count * sizeof(uint64_t);
 
     return (at + 15) / 16 * 16;
 }
@@ -81,7 +85,8 @@ static void finish(const struct kvd_cuda_executor *executor, uint32_t number)
     const struct sequence *sequence = &executor->attends->sequences[number];
     uint64_t fault;
 
-    memcpy(&fault, executor->tables.host + number * sizeof(fault), sizeof(fault));
+    memcpy(&fault, executor->tables.host + faults_at(executor->attends) + number * sizeof(fault),
+           sizeof(fault));
     if (fault == KVK_CUDA_NO_FAULT || sequence->result->status != KVARN_OK)
         return;
     sequence->result->status = KVARN_NON_FINITE;
@@ -96,18 +101,18 @@ static void finish(const struct kvd_cuda_executor *executor, uint32_t number)
 static bool launch(struct kvd_cuda_executor *executor, const struct kind *kind,
                    const struct kvk_attend_plan *plan)
 {
-    const struct kvk_cuda_attend args = {.shape = kind->shape,
-                                         .kv_heads = kind->kv_heads,
-                                         .q_heads = kind->q_heads,
-                                         .q_dtype = kind->q_dtype,
-                                         .out_dtype = kind->out_dtype,
-                                         .blocks = plan->blocks,
-                                         .piece_count = plan->pieces,
-                                         .pieces = executor->tables.address +
-                                                   pieces_at(executor->attends),
-                                         .parts = executor->attends->parts,
-                                         .joins = executor->attends->joins,
-                                         .faults = executor->tables.address};
+    const struct kvk_cuda_attend args = {
+        .shape = kind->shape,
+        .kv_heads = kind->kv_heads,
+        .q_heads = kind->q_heads,
+        .q_dtype = kind->q_dtype,
+        .out_dtype = kind->out_dtype,
+        .blocks = plan->blocks,
+        .piece_count = plan->pieces,
+        .pieces = executor->tables.address + pieces_at(executor->attends),
+        .parts = executor->attends->parts,
+        .joins = executor->attends->joins,
+        .faults = executor->tables.address + faults_at(executor->attends)};
 
     struct kvk_cuda_launch how = {
         .grid = plan->blocks, .block = plan->threads, .shared_bytes = plan->shared_bytes};
@@ -183,18 +188,18 @@ static bool run_kind(struct kvd_cuda_executor *executor, uint32_t kind)
 static bool run_wave(struct kvd_cuda_executor *executor)
 {
     struct kvd_cuda_attends *attends = executor->attends;
-    uint64_t faults = attends->sequence_count * sizeof(uint64_t);
+    uint64_t faults = faults_at(attends), end = pieces_at(attends);
 
     if (attends->sequence_count == 0)
         return true;
-    memset(executor->tables.host, 0xff, faults); /* no fault */
+    memset(executor->tables.host + faults, 0xff, end - faults); /* no fault */
     attends->uploaded = 0;
     attends->busy = false;
     for (uint32_t kind = 0; kind < attends->kind_count; kind++)
         if (!run_kind(executor, kind))
             return false;
     if (attends->busy) {
-        if (!kvd_cuda_download(executor, faults) || !kvd_cuda_wait(executor))
+        if (!kvd_cuda_download(executor, faults, end) || !kvd_cuda_wait(executor))
             return false;
         for (uint32_t i = 0; i < attends->sequence_count; i++)
             finish(executor, i);
@@ -232,11 +237,13 @@ static void add_spans(struct kvd_cuda_executor *executor, const struct kvd_job *
     struct kvd_cuda_attends *attends = executor->attends;
     struct kvk_cuda_span *to = span_table(executor) + attends->span_count;
     uint64_t cell = (uint64_t)job->layer_begin * job->heads;
+    const uint64_t before[2] = {cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_TILE),
+                                cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_EXACT)};
 
     for (uint32_t i = 0; i < count; i++) {
         const struct kvd_job_span *span = &attends->copy[i];
         to[i] = (struct kvk_cuda_span){.cell = kvd_cuda_address(executor, span->slot) +
-                                               cell * kvd_cell_bytes(&job->shape, span->kind),
+                                               before[span->kind == KVARN_BLOCK_EXACT],
                                        .position = span->position,
                                        .tokens = (uint16_t)span->tokens,
                                        .kind = (uint16_t)span->kind};
@@ -261,8 +268,7 @@ static void add_sequence(struct kvd_cuda_executor *executor, const struct kvd_jo
                .lse = kvd_cuda_address(executor, attend->lse) + before * sizeof(float),
                .q_token_stride_bytes = attend->q_heads * row,
                .q_head_stride_bytes = row,
-               .spans =
-                   executor->tables.address + SPANS_AT + first_span * sizeof(struct kvk_cuda_span),
+               .spans = executor->tables.address + first_span * sizeof(struct kvk_cuda_span),
                .span_count = attend->span_count,
                .q_tokens = left < tokens ? left : tokens,
                .limit = attend->limit + (attend->full ? 0 : token),
@@ -298,7 +304,7 @@ static kvarn_status take_entry(struct kvd_cuda_executor *executor, const struct 
     if (!kvd_bounds_hold_spans(&executor->bounds, &job->copy, copy, attend->span_count))
         return KVARN_INTERNAL;
     for (uint32_t i = 0; i < attend->span_count; i++)
-        if (!kvd_cuda_holds_slot(executor, &job->copy, copy[i].slot, copy[i].kind))
+        if (!kvd_cuda_is_slot(copy[i].slot))
             return KVARN_INTERNAL;
     if (!is_aligned(attend->q, kvarn_dtype_bytes((kvarn_dtype)attend->q_dtype)) ||
         !is_aligned(attend->out, kvarn_dtype_bytes((kvarn_dtype)attend->out_dtype)) ||

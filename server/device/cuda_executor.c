@@ -9,8 +9,7 @@
 bool kvd_cuda_holds_slot(const struct kvd_cuda_executor *executor, const struct kvd_job *job,
                          struct kvd_place place, uint32_t kind)
 {
-    return place.region == KVD_REGION_POOL && place.offset % KVD_CUDA_SLOT_ALIGN == 0 &&
-           kvd_bounds_hold_slot(&executor->bounds, job, place, kind);
+    return kvd_cuda_is_slot(place) && kvd_bounds_hold_slot(&executor->bounds, job, place, kind);
 }
 
 bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end)
@@ -23,13 +22,14 @@ bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_
                                                   gpu->stream));
 }
 
-bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t end)
+bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end)
 {
     struct kvd_gpu *gpu = executor->gpu;
 
     return kvd_gpu_did(gpu, "results",
-                       gpu->driver.copy_to_host(executor->tables.host, executor->tables.address,
-                                                end, gpu->stream));
+                       gpu->driver.copy_to_host(executor->tables.host + begin,
+                                                executor->tables.address + begin, end - begin,
+                                                gpu->stream));
 }
 
 bool kvd_cuda_wait(struct kvd_cuda_executor *executor)

@@ -122,7 +122,7 @@ static bool run_wave(struct kvd_cuda_executor *executor)
                sizeof(entry->block));
     }
     if (!kvd_cuda_upload(executor, faults, blocks + count * sizeof(struct kvk_cuda_block)) ||
-        !launch(executor, faults, blocks) || !kvd_cuda_download(executor, after) ||
+        !launch(executor, faults, blocks) || !kvd_cuda_download(executor, 0, after) ||
         !kvd_cuda_wait(executor))
         return false;
     finish(executor, faults);

@@ -97,7 +97,7 @@ static void places_that_kernels_cannot_take(void **state)
         f->staging[put->k.offset + i] = f->staging[put->v.offset + i] = (uint8_t)(0x30 + i % 11);
     put->k.offset++;
     put->strides.token--;
-    twin_run_both(t, &job, 1);
+    twin_run_cuda(t, &job, 1, &status);
     assert_int_equal(put->status, KVARN_OK);
     *put = sound;
     put->slot.offset += 64;
