@@ -56,12 +56,14 @@ static const struct drill_shape shapes[2] = {
      4,
      4,
      16,
-     "kvarn_k4v2_g128"},
+     "kvarn_k4v2_g128",
+     ""},
     {{.dim = 64, .group = 64, .bits_k = 2, .bits_v = 2, .dtype = KVARN_F16, .iterations = 8},
      2,
      2,
      4,
-     "kvarn_k2v2_g64"},
+     "kvarn_k2v2_g64",
+     ""},
 };
 
 /* ---- the daemon ---- */
@@ -322,6 +324,17 @@ static void parse(struct arguments *arguments, int argc, char **argv)
     exit(2);
 }
 
+/* "cuda:0:1GiB" is on "cuda:0". Without it the daemon would serve from the CPU where there is no
+ * GPU, and the drill would say that all is well. */
+static void name_device(const char *pool, char *device, size_t room)
+{
+    const char *size = strrchr(pool, ':');
+
+    if (size == NULL || (size_t)(size - pool) >= room)
+        drill_die("--pool %s: DEVICE:SIZE is wanted", pool);
+    snprintf(device, room, "%.*s", (int)(size - pool), pool);
+}
+
 int main(int argc, char **argv)
 {
     static struct drill drill;
@@ -330,6 +343,7 @@ int main(int argc, char **argv)
 
     parse(&drill.arguments, argc, argv);
     drill.model.shape = shapes[drill.arguments.small];
+    name_device(drill.arguments.pool, drill.model.shape.device, sizeof(drill.model.shape.device));
     if (fake != NULL && (drill.fake = fake_cuda_open(fake, UINT64_C(1) << 30)) == NULL)
         drill_die("%s cannot be made", fake);
     strcpy(drill.folder, "/tmp/kvarn-drill.XXXXXX");

@@ -193,6 +193,7 @@ uint64_t drill_open(kvarn_client *client, const struct drill_shape *shape)
     space.head_dim = shape->record.dim;
     space.dtype = KVARN_F16;
     space.preset = shape->preset;
+    space.device = shape->device;
     drill_must(client, "open space", kvarn_open_space(client, &space));
     if (space.group != shape->record.group || space.record_bytes != record_bytes(&shape->record))
         drill_die("%s is not what the drill takes it for", shape->preset);

@@ -17,6 +17,7 @@ struct drill_shape {
     struct kvk_shape record;
     uint32_t layers, heads, q_heads;
     const char *preset;
+    char device[16]; /* where its space is to be: "cuda:0" */
 };
 
 struct drill_block {
