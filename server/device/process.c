@@ -121,9 +121,10 @@ static kvarn_status take_message(struct kvd_process *process, bool first, const 
     kvarn_status status =
         kvd_chunks_receive(process->control, &message, sizeof(message), &bytes, fds, &fd_count);
 
-    *why = "the worker's greeting makes no sense";
+    *why = "the worker ended before its self-test was done";
     if (status != KVARN_OK)
         return status;
+    *why = "the worker's greeting makes no sense";
     if (first && pool != NULL && bytes != 0 && message.kind != KVD_LINK_HELLO)
         return kvd_gpu_pool_take(pool, &message, bytes, fds, fd_count) == KVARN_OK ? KVARN_RETRY
                                                                                    : KVARN_INTERNAL;
