@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "kernels/cuda/compress_plan.h"
 #include "server/device/digest.h"
 
 enum { TABLE_ALIGN = 16 };
@@ -56,6 +57,7 @@ static bool launch(struct kvd_cuda_executor *executor, uint64_t faults, uint64_t
             .layer_begin = batch->kind.layer_begin,
             .layer_count = batch->kind.layer_count,
             .count = batch->count,
+            .settle = KVK_CUDA_SETTLE,
             .blocks =
                 executor->tables.address + blocks + batch->first * sizeof(struct kvk_cuda_block),
             .faults = executor->tables.address + faults + batch->first * sizeof(uint64_t),

@@ -51,7 +51,7 @@ void data_normal(void *to, kvarn_dtype dtype, size_t rows, uint32_t dim, double 
         store(to, dtype, i, gain * rng_normal(&rng));
 }
 
-static const struct kvk_table *best_table(void)
+const struct kvk_table *data_table(void)
 {
     static const char *const names[] = {"avx512", "avx2", "ref"};
     const struct kvk_table *table = NULL;
@@ -64,7 +64,7 @@ static const struct kvk_table *best_table(void)
 void data_records(const struct kvk_shape *shape, size_t count, uint64_t seed, uint8_t *canonical,
                   uint8_t *device)
 {
-    const struct kvk_table *table = best_table();
+    const struct kvk_table *table = data_table();
     size_t row_bytes = (size_t)shape->dim * 2, rows = shape->group;
     size_t bytes = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
     uint8_t *k = malloc(2 * rows * row_bytes), *v = k + rows * row_bytes, *record = malloc(bytes);

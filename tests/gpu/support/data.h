@@ -16,6 +16,9 @@ void data_rows(void *to, kvarn_dtype dtype, size_t rows, uint32_t dim, double ga
 void data_normal(void *to, kvarn_dtype dtype, size_t rows, uint32_t dim, double gain,
                  uint64_t seed);
 
+/* This CPU's fastest kernels: the same bits as the reference. */
+const struct kvk_table *data_table(void);
+
 /* `count` records of such rows, made by this CPU's best compress; either may be NULL. */
 void data_records(const struct kvk_shape *shape, size_t count, uint64_t seed, uint8_t *canonical,
                   uint8_t *device);

@@ -1,0 +1,119 @@
+/* See record.h. Compared rotated, where nothing is rounded after decoding. */
+#include "gpu/support/record.h"
+
+#include <stdlib.h>
+
+#include "gpu/support/data.h"
+#include "gpu/support/gpu.h"
+#include "kernels/half.h"
+#include "kernels/tile.h"
+#include "support/method_f64.h"
+
+struct side {
+    const uint8_t *rows, *codes, *step, *zero, *other;
+    uint32_t bits;
+    int is_v;
+};
+
+static double number(const uint8_t *vector, uint32_t index)
+{
+    return (double)kvk_half_to_f32(kvk_u16_load(vector + 2 * (size_t)index), KVARN_F16);
+}
+
+static uint32_t code(const struct side *side, uint32_t row, uint32_t column, uint32_t columns)
+{
+    size_t bit = ((size_t)row * columns + column) * side->bits;
+
+    return side->codes[bit / 8] >> bit % 8 & ((1u << side->bits) - 1);
+}
+
+/* Element of the rotated matrix as the record has it. */
+static double decoded(const struct kvk_shape *shape, const struct side *side, uint32_t token,
+                      uint32_t channel)
+{
+    uint32_t row = side->is_v ? token : channel, column = side->is_v ? channel : token;
+    uint32_t columns = side->is_v ? shape->dim : shape->group;
+
+    return (code(side, row, column, columns) * number(side->step, row) + number(side->zero, row)) *
+           number(side->other, column);
+}
+
+static void rotated_row(const struct kvk_shape *shape, const struct side *side, size_t stride,
+                        uint32_t token, double *row)
+{
+    for (uint32_t d = 0; d < shape->dim; d++)
+        row[d] = (double)kvk_half_to_f32(kvk_u16_load(side->rows + token * stride + 2 * (size_t)d),
+                                         (kvarn_dtype)shape->dtype);
+    if (!side->is_v || !shape->v_rotated)
+        method_rotate(row, shape->dim);
+}
+
+static double side_error(const struct kvk_shape *shape, const struct side *side, size_t stride)
+{
+    double row[KVARN_MAX_HEAD_DIM], sum = 0;
+
+    for (uint32_t g = 0; g < shape->group; g++) {
+        rotated_row(shape, side, stride, g, row);
+        for (uint32_t d = 0; d < shape->dim; d++) {
+            double off = side->codes == NULL ? row[d] : decoded(shape, side, g, d) - row[d];
+
+            sum += off * off;
+        }
+    }
+    return sum;
+}
+
+struct record_error record_error(const struct kvk_shape *shape, const uint8_t *record,
+                                 const void *k, const void *v, size_t token_stride_bytes)
+{
+    struct kvk_layout at = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v);
+    const struct side k_side = {.rows = k,
+                                .codes = record + at.k_codes,
+                                .step = record + at.k_step,
+                                .zero = record + at.k_zero,
+                                .other = record + at.k_token,
+                                .bits = shape->bits_k};
+    const struct side v_side = {.rows = v,
+                                .codes = record + at.v_codes,
+                                .step = record + at.v_step,
+                                .zero = record + at.v_zero,
+                                .other = record + at.v_channel,
+                                .bits = shape->bits_v,
+                                .is_v = 1};
+
+    return (struct record_error){side_error(shape, &k_side, token_stride_bytes),
+                                 side_error(shape, &v_side, token_stride_bytes)};
+}
+
+struct record_error record_norm(const struct kvk_shape *shape, const void *k, const void *v,
+                                size_t token_stride_bytes)
+{
+    const struct side k_side = {.rows = k}, v_side = {.rows = v, .is_v = 1};
+
+    return (struct record_error){side_error(shape, &k_side, token_stride_bytes),
+                                 side_error(shape, &v_side, token_stride_bytes)};
+}
+
+struct record_error record_reference(const struct kvk_shape *shape, const void *k, const void *v,
+                                     size_t token_stride_bytes)
+{
+    size_t bytes = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
+    uint8_t *record = malloc(bytes);
+    void *scratch = aligned_alloc(64, (kvk_scratch_bytes(shape) + 63) / 64 * 64);
+    struct kvk_compress op = {.shape = *shape,
+                              .k = k,
+                              .v = v,
+                              .k_token_stride_bytes = token_stride_bytes,
+                              .v_token_stride_bytes = token_stride_bytes,
+                              .record = record,
+                              .scratch = scratch};
+    const struct kvk_table *table = data_table();
+    struct record_error error;
+
+    if (record == NULL || scratch == NULL || table == NULL || table->compress(&op) != KVARN_OK)
+        gpu_fail("the reference does not compress");
+    error = record_error(shape, record, k, v, token_stride_bytes);
+    free(record);
+    free(scratch);
+    return error;
+}

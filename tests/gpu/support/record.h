@@ -1,0 +1,22 @@
+/* How well a record stands for its rows: for checks of what compress makes on a GPU. */
+#ifndef GPU_SUPPORT_RECORD_H
+#define GPU_SUPPORT_RECORD_H
+
+#include "kernels/kernels.h"
+
+/* Sums of squares over K and over V of one tile. */
+struct record_error {
+    double k, v;
+};
+
+/* record (canonical) against rows [group, dim] of shape->dtype with these token strides. */
+struct record_error record_error(const struct kvk_shape *shape, const uint8_t *record,
+                                 const void *k, const void *v, size_t token_stride_bytes);
+/* The squares of the rows themselves. */
+struct record_error record_norm(const struct kvk_shape *shape, const void *k, const void *v,
+                                size_t token_stride_bytes);
+/* The error of the reference's record of the same rows. */
+struct record_error record_reference(const struct kvk_shape *shape, const void *k, const void *v,
+                                     size_t token_stride_bytes);
+
+#endif
