@@ -121,7 +121,8 @@ static kvarn_status take_message(struct kvd_process *process, bool first, const 
     kvarn_status status =
         kvd_chunks_receive(process->control, &message, sizeof(message), &bytes, fds, &fd_count);
 
-    *why = "the worker ended before its self-test was done";
+    *why = bytes == 0 ? "the worker ended before its self-test was done"
+                      : "no descriptors left for the pool: raise the limit of open files";
     if (status != KVARN_OK)
         return status;
     *why = "the worker's greeting makes no sense";

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "device_rig.h"
@@ -281,6 +282,32 @@ static void refusals_are_told(void **state)
                     control->memory_bytes / 2);
 }
 
+/* With few descriptors more and more of the device can be opened; what cannot is told, and nothing
+ * of it stays. */
+static void descriptors_may_run_out(void **state)
+{
+    struct device_rig *f = *state;
+    struct kvd_device_options options = gpu_options();
+    struct rlimit before, few;
+    unsigned open = device_open_fds(), of_the_pool = 0;
+    const char *why = NULL;
+
+    kvd_device_close(&f->device);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = f->fds_before;
+    for (kvarn_status status = KVARN_INTERNAL; status != KVARN_OK; few.rlim_cur++) {
+        assert_true(few.rlim_cur < open + 64);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        status = kvd_device_open(&f->device, f->loop, &options, &why);
+        assert_true(status == KVARN_OK || status == KVARN_INTERNAL);
+        of_the_pool += status != KVARN_OK && strstr(why, "raise the limit of open files") != NULL;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(fake_cuda_held(getpid()), status == KVARN_OK ? CHUNKS : 0);
+    }
+    assert_true(of_the_pool > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +316,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(parts_read_as_zero_when_asked, open_gpu, close_gpu),
         cmocka_unit_test_setup_teardown(they_do_after_the_worker_ended_too, open_gpu, close_gpu),
         cmocka_unit_test_setup_teardown(refusals_are_told, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(descriptors_may_run_out, open_gpu, close_gpu),
     };
     int fd = mkstemp(control_path), failed;
 
