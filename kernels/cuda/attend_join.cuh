@@ -8,16 +8,30 @@
 namespace attend
 {
 
-/* Sums of one row over part of its tokens, in units of 2^m. */
+/* Sums of four channels of one row over part of its tokens, in units of 2^m. */
 struct partial {
-    float x, m, l;
+    float4 x;
+    float m, l;
 };
 
-/* Element (r, channel) of rows 4 j .. 4 j + 3 over all warps. */
-template <class V>
-__device__ __forceinline__ partial join_warps(const shared<V> &mem, int j, int r, int channel)
+__device__ __forceinline__ float4 scaled(float4 x, float by)
 {
-    partial sum = {0, LOWEST, 0};
+    return make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
+}
+
+__device__ __forceinline__ void add(float4 &sum, float4 x, float share)
+{
+    sum.x = fmaf(x.x, share, sum.x);
+    sum.y = fmaf(x.y, share, sum.y);
+    sum.z = fmaf(x.z, share, sum.z);
+    sum.w = fmaf(x.w, share, sum.w);
+}
+
+/* Row 4 j + r, channels 4 quad .. 4 quad + 3, over all warps. */
+template <class V>
+__device__ __forceinline__ partial join_warps(const shared<V> &mem, int j, int r, int quad)
+{
+    partial sum = {{0, 0, 0, 0}, LOWEST, 0};
 
 #pragma unroll
     for (int warp = 0; warp < V::WARPS; warp++)
@@ -27,7 +41,7 @@ __device__ __forceinline__ partial join_warps(const shared<V> &mem, int j, int r
         float2 top = mem.top[warp][4 * j + r];
         float share = ex2(top.x - sum.m);
         sum.l = fmaf(top.y, share, sum.l);
-        sum.x = fmaf(mem.merge[warp][r][channel], share, sum.x);
+        add(sum.x, ((const float4 *)mem.merge[warp][r])[quad], share);
     }
     return sum;
 }
@@ -41,12 +55,12 @@ __device__ __forceinline__ char *part_at(const kvk_cuda_attend &a, uint32_t inde
 
 template <class V>
 __device__ __forceinline__ void store_part(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
-                                           int row, int channel, const partial &sum)
+                                           int row, int quad, const partial &sum)
 {
     char *part = part_at<V>(a, __ldg(&piece->part_first) + __ldg(&piece->part));
 
-    __stcg((float *)part + row * V::D + channel, sum.x);
-    if (channel == 0) /* a sign that cannot be l's says what kind of tokens these were */
+    __stcg((float4 *)part + row * (V::D / 4) + quad, sum.x);
+    if (quad == 0) /* a sign that cannot be l's says what kind of tokens these were */
         __stcg((float2 *)(part + V::ROWS * V::D * 4) + row,
                make_float2(sum.m, __ldg(&piece->kind) == KVARN_BLOCK_EXACT ? -sum.l : sum.l));
 }
@@ -83,17 +97,17 @@ __device__ __forceinline__ void finish_rows(const kvk_cuda_attend &a, const kvk_
     }
 }
 
-/* done = the row's element of tiles and of exact tokens, over its sum; LSE to the output. */
+/* done = the row's channels of tiles and of exact tokens, over its sum; LSE to the output. */
 template <class V>
 __device__ __forceinline__ void set_done(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
-                                         shared<V> &mem, int row, int channel, float tiles,
-                                         float exact, float m, float l)
+                                         shared<V> &mem, int row, int quad, float4 tiles,
+                                         float4 exact, float m, float l)
 {
     float share = l > 0 ? 1.0f / l : 0.0f;
 
-    mem.done[0][row % 4][channel] = tiles * share;
-    mem.done[1][row % 4][channel] = exact * share;
-    if (channel == 0) {
+    ((float4 *)mem.done[0][row % 4])[quad] = scaled(tiles, share);
+    ((float4 *)mem.done[1][row % 4])[quad] = scaled(exact, share);
+    if (quad == 0) {
         place p = place_of(a, piece, row);
         if (p.valid)
             ((float *)__ldg(&piece->of.lse))[(uint64_t)p.token * a.q_heads + p.head] =
@@ -101,30 +115,93 @@ __device__ __forceinline__ void set_done(const kvk_cuda_attend &a, const kvk_cud
     }
 }
 
-/* Element of a row over all its pieces, in the order of their numbers. */
-template <class V>
-__device__ __forceinline__ void join_parts(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
-                                           shared<V> &mem, int row, int channel)
+/* What a thread knows of a row: sums over tiles and over exact tokens. */
+struct joined {
+    float4 tiles, exact;
+    float m, l;
+};
+
+__device__ __forceinline__ void add_part(joined &sum, float4 x, float m, float signed_l, float top)
 {
+    float share = ex2(m - top);
+
+    sum.l = fmaf(fabsf(signed_l), share, sum.l);
+    add(sum.tiles, x, signbit(signed_l) ? 0.0f : share);
+    add(sum.exact, x, signbit(signed_l) ? share : 0.0f);
+}
+
+/* Every `step`th part from `first` on, in the order of their numbers, several loads at a time. */
+template <class V>
+__device__ __forceinline__ joined join_some(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
+                                            int row, int quad, uint32_t first, uint32_t step)
+{
+    constexpr int AT_ONCE = 6;
     uint32_t parts = __ldg(&piece->parts);
     const char *part = part_at<V>(a, __ldg(&piece->part_first));
-    const char *top = part + V::ROWS * V::D * 4 + row * sizeof(float2);
-    float m = LOWEST, l = 0, x[2] = {0, 0};
+    joined sum = {{0, 0, 0, 0}, {0, 0, 0, 0}, LOWEST, 0};
 
-#pragma unroll 8
-    for (uint32_t i = 0; i < parts; i++)
-        m = fmaxf(m, __ldcg((const float2 *)(top + (uint64_t)i * V::PART_BYTES)).x);
-#pragma unroll 8
-    for (uint32_t i = 0; i < parts; i++) {
-        float2 t = __ldcg((const float2 *)(top + (uint64_t)i * V::PART_BYTES));
-        float y =
-            __ldcg((const float *)(part + (uint64_t)i * V::PART_BYTES) + row * V::D + channel);
-        float share = ex2(t.x - m);
-        l = fmaf(fabsf(t.y), share, l);
-        x[0] = fmaf(signbit(t.y) ? 0.0f : y, share, x[0]);
-        x[1] = fmaf(signbit(t.y) ? y : 0.0f, share, x[1]);
+#pragma unroll 1
+    for (uint32_t i = first; i < parts; i += AT_ONCE * step) {
+        float4 x[AT_ONCE];
+        float2 t[AT_ONCE];
+        float top = sum.m;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const char *at = part + (uint64_t)(i + k * step) * V::PART_BYTES;
+            bool there = i + k * step < parts;
+            t[k] = there ? __ldcg((const float2 *)(at + V::ROWS * V::D * 4) + row)
+                         : make_float2(LOWEST, 0);
+            x[k] = there ? __ldcg((const float4 *)at + row * (V::D / 4) + quad)
+                         : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            top = fmaxf(top, t[k].x);
+        float shrink = ex2(sum.m - top);
+        sum.m = top;
+        sum.l *= shrink;
+        sum.tiles = scaled(sum.tiles, shrink);
+        sum.exact = scaled(sum.exact, shrink);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            add_part(sum, x[k], t[k].x, t[k].y, top);
     }
-    set_done(a, piece, mem, row, channel, x[0], x[1], m, l);
+    return sum;
+}
+
+/* Rows 4 j .. 4 j + 3 over all their pieces into mem.done: groups of threads take every GROUPSth
+ * piece, the first group joins what they have. */
+template <class V>
+__device__ __forceinline__ void join_parts(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
+                                           shared<V> &mem, int j)
+{
+    constexpr int THREADS = V::WARPS * 32, FULL = THREADS / V::D;
+    constexpr int GROUPS = FULL < 1 ? 1 : FULL > 4 ? 4 : FULL;
+    joined *sums = (joined *)mem.merge;
+    static_assert(sizeof(joined) * V::D * GROUPS <= sizeof(mem.merge), "room of the warps' rows");
+
+    for (int at = threadIdx.x; at < V::D * GROUPS; at += THREADS) {
+        int row = 4 * j + at % V::D / (V::D / 4), quad = at % (V::D / 4);
+        sums[at] = join_some<V>(a, piece, row, quad, at / V::D, GROUPS);
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < V::D; at += THREADS) {
+        joined sum = sums[at];
+#pragma unroll
+        for (int i = 1; i < GROUPS; i++) {
+            joined more = sums[at + i * V::D];
+            float top = fmaxf(sum.m, more.m), share = ex2(more.m - top), shrink = ex2(sum.m - top);
+            sum.m = top;
+            sum.l = fmaf(more.l, share, sum.l * shrink);
+            sum.tiles = scaled(sum.tiles, shrink);
+            sum.exact = scaled(sum.exact, shrink);
+            add(sum.tiles, more.tiles, share);
+            add(sum.exact, more.exact, share);
+        }
+        set_done(a, piece, mem, 4 * j + at / (V::D / 4), at % (V::D / 4), sum.tiles, sum.exact,
+                 sum.m, sum.l);
+    }
+    __syncthreads();
 }
 
 /* All threads: has every piece of these rows been stored? True in one block, once. */
@@ -167,14 +244,15 @@ __device__ __forceinline__ void finish_piece(const kvk_cuda_attend &a, const kvk
         for (int i = 0; i < V::D / 8; i++)
             mem.merge[warp][t][8 * i + g] = row.o[j][i];
         __syncthreads();
-        for (int at = threadIdx.x; at < 4 * V::D; at += THREADS) {
-            int r = at / V::D, channel = at % V::D;
-            partial sum = join_warps(mem, j, r, channel);
+        for (int at = threadIdx.x; at < V::D; at += THREADS) {
+            int r = at / (V::D / 4), quad = at % (V::D / 4);
+            const float4 none = make_float4(0, 0, 0, 0);
+            partial sum = join_warps(mem, j, r, quad);
             if (alone)
-                set_done(a, piece, mem, 4 * j + r, channel, exact ? 0 : sum.x, exact ? sum.x : 0,
+                set_done(a, piece, mem, 4 * j + r, quad, exact ? none : sum.x, exact ? sum.x : none,
                          sum.m, sum.l);
             else
-                store_part<V>(a, piece, 4 * j + r, channel, sum);
+                store_part<V>(a, piece, 4 * j + r, quad, sum);
         }
         __syncthreads();
         if (alone)
@@ -184,9 +262,7 @@ __device__ __forceinline__ void finish_piece(const kvk_cuda_attend &a, const kvk
         return;
 #pragma unroll 1
     for (int j = 0; j < V::NT; j++) {
-        for (int at = threadIdx.x; at < 4 * V::D; at += THREADS)
-            join_parts(a, piece, mem, 4 * j + at / V::D, at % V::D);
-        __syncthreads();
+        join_parts(a, piece, mem, j);
         finish_rows(a, piece, mem, j);
         __syncthreads();
     }

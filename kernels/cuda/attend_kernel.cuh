@@ -126,9 +126,10 @@ template <class V> struct worker {
         release_v();
     }
 
-    __device__ __forceinline__ void do_piece(cursor at)
+    /* Queries of the piece are in q; those of the next one, when this returns. */
+    __device__ __forceinline__ void do_piece(cursor at, queries<V> &q)
     {
-        prepare_queries(a, at.piece, mem);
+        prepare_queries(q, a, at.piece, mem);
         __syncthreads();
         start_rows(row, a, at.piece, mem);
         for (; at.index < at.units; at.index += V::WARPS) {
@@ -139,6 +140,8 @@ template <class V> struct worker {
             else
                 do_rows<false>(at);
         }
+        if (at.next != 0)
+            load_queries(q, a, (const kvk_cuda_piece *)a.pieces + at.next);
         finish_piece(a, at.piece, mem, row);
     }
 };
@@ -147,15 +150,18 @@ template <class V> __device__ __forceinline__ void run(const kvk_cuda_attend &a)
 {
     extern __shared__ __align__(128) uint8_t memory[];
     worker<V> w = {a, *(shared<V> *)memory, {}, {}, 0, {}};
+    const kvk_cuda_piece *pieces = (const kvk_cuda_piece *)a.pieces;
+    queries<V> q;
     cursor at;
 
     static_assert(sizeof(shared<V>) <= KVK_ATTEND_SHARED(V::D, V::G, V::KB, V::VB, V::NT),
                   "the planner asks for what the kernel uses");
+    load_queries(q, a, pieces + blockIdx.x);
     w.start();
     at.next = blockIdx.x;
     do {
-        open_piece<V>(at, (const kvk_cuda_piece *)a.pieces + at.next);
-        w.do_piece(at);
+        open_piece<V>(at, pieces + at.next);
+        w.do_piece(at, q);
     } while (at.next != 0);
 }
 

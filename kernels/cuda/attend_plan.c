@@ -25,12 +25,14 @@ struct walk {
     struct kvk_attend_plan plan;
     uint64_t tile_cost, row_cost; /* bytes */
     uint64_t total, at; /* of all pieces; of those walked so far. total 0: not known yet */
+    uint32_t shares;    /* blocks that total is divided among */
     uint64_t share;     /* number of the block whose share of total this is, or beyond */
     uint32_t warps, nt;
     uint32_t first, last;                   /* spans that any row of the sequence sees */
     uint32_t blocks, units, tail;           /* begun; in the current one; its last piece */
     uint32_t parts, rows_piece, rows_block; /* of the current rows; where their first piece is */
-    uint32_t part_count;
+    uint32_t part_count, groups;            /* partial results; groups of rows */
+    uint64_t row_least, row_most;           /* cost of the rows */
     struct run runs[RUNS];
     bool masks; /* some tile of the sequence is partly hidden */
 };
@@ -112,7 +114,7 @@ static uint32_t run_end(struct walk *walk, uint32_t begin)
 /* The block whose share of the work `cost` bytes from here are, by their middle. */
 static uint64_t share_of(const struct walk *walk, uint64_t cost)
 {
-    return walk->total == 0 ? 0 : (walk->at + cost / 2) * walk->batch->processors / walk->total;
+    return walk->total == 0 ? 0 : (walk->at + cost / 2) * walk->shares / walk->total;
 }
 
 /* A place for one more piece in the block of that share; its predecessor there leads to it. */
@@ -157,7 +159,7 @@ static void add_piece(struct walk *walk, uint64_t share, struct kvk_cuda_piece p
 /* How many of the next `tiles` tiles belong to the block of the first one. */
 static uint32_t cut_here(const struct walk *walk, uint32_t tiles)
 {
-    uint64_t cost = walk->tile_cost, count = walk->batch->processors;
+    uint64_t cost = walk->tile_cost, count = walk->shares;
 
     if (walk->batch->deterministic) {
         uint32_t most = (tiles + CUT_PARTS - 1) / CUT_PARTS;
@@ -222,6 +224,8 @@ static void close_rows(struct walk *walk)
 
 static void walk_rows(struct walk *walk, struct kvk_cuda_piece piece)
 {
+    uint64_t before = walk->at;
+
     for (uint32_t i = walk->first; i < walk->last;) {
         piece.span_begin = i;
         if (walk->spans[i].kind == KVARN_BLOCK_EXACT) {
@@ -240,6 +244,10 @@ static void walk_rows(struct walk *walk, struct kvk_cuda_piece piece)
         add_piece(walk, share_of(walk, 0), piece, 0);
     }
     close_rows(walk);
+    uint64_t cost = walk->at - before;
+    walk->row_least = walk->groups == 0 || cost < walk->row_least ? cost : walk->row_least;
+    walk->row_most = cost > walk->row_most ? cost : walk->row_most;
+    walk->groups++;
 }
 
 static void walk_batch(struct walk *walk)
@@ -247,7 +255,8 @@ static void walk_batch(struct walk *walk)
     const struct kvk_attend_batch *batch = walk->batch;
     uint32_t heads = batch->q_heads / batch->kv_heads;
 
-    walk->at = walk->part_count = walk->blocks = walk->plan.pieces = walk->plan.joins = 0;
+    walk->at = walk->row_most = 0;
+    walk->part_count = walk->groups = walk->blocks = walk->plan.pieces = walk->plan.joins = 0;
     for (uint32_t i = 0; i < batch->count; i++) {
         const struct kvk_cuda_sequence *s = &batch->sequences[i];
         walk->spans = batch->spans[i];
@@ -262,6 +271,23 @@ static void walk_batch(struct walk *walk)
     }
     walk->total = walk->at;
     walk->plan.blocks = walk->blocks;
+}
+
+/* Into how many shares the work is cut. Memory is as fast with a few processors idle, and pieces
+ * that end where rows end need no joining or less of it: so rows of one size get a whole number of
+ * blocks each, or blocks a whole number of rows, if nine processors in ten find work that way. */
+static uint32_t choose_shares(const struct walk *walk)
+{
+    uint32_t most = walk->batch->processors;
+
+    if (walk->groups == 0)
+        return most;
+    for (uint32_t shares = most; walk->row_least == walk->row_most && 10 * shares >= 9 * most;
+         shares--) {
+        if (walk->groups % shares == 0 || shares % walk->groups == 0)
+            return shares;
+    }
+    return most;
 }
 
 /* Spans of a known kind, tiles no longer than a group; rows that a piece can number. */
@@ -301,6 +327,7 @@ kvarn_status kvk_attend_plan(const struct kvk_attend_batch *batch, struct kvk_at
     }
     choose_kernel(&walk, rows);
     walk_batch(&walk); /* the work in all */
+    walk.shares = choose_shares(&walk);
     walk_batch(&walk); /* how many blocks it makes */
     if (pieces != NULL) {
         walk.pieces = pieces;

@@ -63,7 +63,6 @@ __device__ __forceinline__ float element(uint64_t row, uint32_t dtype, uint32_t 
     return dtype == KVARN_F16 ? widened<false>(bits) : widened<true>(bits);
 }
 
-/* What is not finite counts as 0 here, and is told. */
 template <class V>
 __device__ __forceinline__ void load_row(float (&x)[V::D / 32], const kvk_cuda_attend &a,
                                          const kvk_cuda_piece *piece, const place &p)
@@ -75,46 +74,94 @@ __device__ __forceinline__ void load_row(float (&x)[V::D / 32], const kvk_cuda_a
     for (int i = 0; i < V::D / 32; i++) {
         uint32_t channel = lane_id() + 32 * i;
         x[i] = p.valid ? element(row, a.q_dtype, channel) : 0.0f;
-        if (!isfinite(x[i])) {
-            atomicMin((unsigned long long *)a.faults + __ldg(&piece->of.fault),
-                      (unsigned long long)KVK_CUDA_FAULT(p.head, 2, p.token, channel));
-            x[i] = 0.0f;
-        }
+    }
+}
+
+/* Rows of the next piece on their way to a warp: row, row + WARPS, ... */
+template <class V> struct queries {
+    static constexpr int PASSES = (V::ROWS + V::WARPS - 1) / V::WARPS;
+    float x[PASSES][V::D / 32];
+};
+
+template <class V>
+__device__ __forceinline__ void load_queries(queries<V> &q, const kvk_cuda_attend &a,
+                                             const kvk_cuda_piece *piece)
+{
+#pragma unroll
+    for (int pass = 0; pass < queries<V>::PASSES; pass++) {
+        int row = warp_id() + pass * V::WARPS;
+        if (row < V::ROWS)
+            load_row<V>(q.x[pass], a, piece, place_of(a, piece, row));
+    }
+}
+
+/* What is not finite counts as 0 here, and is told. */
+template <class V>
+__device__ __forceinline__ void drop_non_finite(float (&x)[V::D / 32], const kvk_cuda_attend &a,
+                                                const kvk_cuda_piece *piece, int row)
+{
+    bool finite = true;
+
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++)
+        finite &= isfinite(x[i]);
+    if (finite)
+        return;
+    place p = place_of(a, piece, row);
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++) {
+        if (isfinite(x[i]))
+            continue;
+        atomicMin((unsigned long long *)a.faults + __ldg(&piece->of.fault),
+                  (unsigned long long)KVK_CUDA_FAULT(p.head, 2, p.token, lane_id() + 32 * i));
+        x[i] = 0.0f;
     }
 }
 
 /* One warp a row. */
 template <class V>
-__device__ __forceinline__ void prepare_queries(const kvk_cuda_attend &a,
+__device__ __forceinline__ void prepare_row(float (&x)[V::D / 32], const kvk_cuda_piece *piece,
+                                            bool exact, bool bf16, int row, shared<V> &mem)
+{
+    float top = 0;
+
+    if (!exact)
+        rotate(x);
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++)
+        top = fmaxf(top, fabsf(x[i]));
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2)
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+    top = top < 1e-30f ? 0.0f : top;
+    float inverse = top > 0 ? __frcp_rn(top) : 0.0f;
+    int j = row / 4, r = row % 4, t = lane_id() / 8, e = lane_id() % 8;
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++) {
+        float q = x[i] * inverse;
+        uint32_t two = bf16 ? in_two<true>(q) : in_two<false>(q);
+        ((float *)&mem.q[j][i][e / 4][r][t])[e % 4] = q * Q_TOP;
+        ((uint16_t *)&mem.q_half[j][i][8 * r + t])[e] = (uint16_t)two;
+        ((uint16_t *)&mem.q_half[j][i][8 * r + 4 + t])[e] = (uint16_t)(two >> 16);
+    }
+    if (lane_id() == 0)
+        mem.row_scale[row] = top * __ldg(&piece->of.scale) * 1.4426950408889634f;
+}
+
+template <class V>
+__device__ __forceinline__ void prepare_queries(queries<V> &q, const kvk_cuda_attend &a,
                                                 const kvk_cuda_piece *piece, shared<V> &mem)
 {
     bool exact = __ldg(&piece->kind) == KVARN_BLOCK_EXACT;
     bool bf16 = exact && a.shape.dtype == KVARN_BF16;
 
-    for (int row = warp_id(); row < V::ROWS; row += V::WARPS) {
-        float x[V::D / 32], top = 0;
-        load_row<V>(x, a, piece, place_of(a, piece, row));
-        if (!exact)
-            rotate(x);
 #pragma unroll
-        for (int i = 0; i < V::D / 32; i++)
-            top = fmaxf(top, fabsf(x[i]));
-#pragma unroll
-        for (int lanes = 1; lanes < 32; lanes *= 2)
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
-        top = top < 1e-30f ? 0.0f : top;
-        float inverse = top > 0 ? 1.0f / top : 0.0f;
-        int j = row / 4, r = row % 4, t = lane_id() / 8, e = lane_id() % 8;
-#pragma unroll
-        for (int i = 0; i < V::D / 32; i++) {
-            float q = x[i] * inverse;
-            uint32_t two = bf16 ? in_two<true>(q) : in_two<false>(q);
-            ((float *)&mem.q[j][i][e / 4][r][t])[e % 4] = q * Q_TOP;
-            ((uint16_t *)&mem.q_half[j][i][8 * r + t])[e] = (uint16_t)two;
-            ((uint16_t *)&mem.q_half[j][i][8 * r + 4 + t])[e] = (uint16_t)(two >> 16);
+    for (int pass = 0; pass < queries<V>::PASSES; pass++) {
+        int row = warp_id() + pass * V::WARPS;
+        if (row < V::ROWS) {
+            drop_non_finite<V>(q.x[pass], a, piece, row);
+            prepare_row<V>(q.x[pass], piece, exact, bf16, row, mem);
         }
-        if (lane_id() == 0)
-            mem.row_scale[row] = top * __ldg(&piece->of.scale) * 1.4426950408889634f;
     }
 }
 

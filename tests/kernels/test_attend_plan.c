@@ -189,10 +189,23 @@ static void check(struct fixture *f, uint32_t rows)
     check_cover(f, rows);
 }
 
+/* Units of the block with least and of that with most. */
+static void check_even(const struct fixture *f, uint32_t blocks, uint32_t least, uint32_t most)
+{
+    assert_int_equal(f->plan.blocks, blocks);
+    for (uint32_t block = 0; block < blocks; block++) {
+        uint32_t units = 0, at = block;
+        do {
+            units += f->pieces[at].units;
+            at = f->pieces[at].next;
+        } while (at != 0);
+        assert_in_range(units, least, most);
+    }
+}
+
 static void even(void **state)
 {
     struct fixture *f = make(8, 4);
-    uint32_t least = UINT32_MAX, most = 0;
 
     (void)state;
     for (int i = 0; i < 16; i++)
@@ -200,18 +213,25 @@ static void even(void **state)
     check(f, 4);
     assert_string_equal(f->plan.image, "attend_d128");
     assert_string_equal(f->plan.kernel, "kvk_cuda_attend_128_128_k4v2_n1");
-    assert_int_equal(f->plan.blocks, 132);
-    for (uint32_t block = 0; block < 132; block++) {
-        uint32_t units = 0, at = block;
-        do {
-            units += f->pieces[at].units;
-            at = f->pieces[at].next;
-        } while (at != 0);
-        least = units < least ? units : least;
-        most = units > most ? units : most;
-    }
-    assert_int_equal(least, 124); /* 16384 tiles over 132 blocks: 124.1 */
-    assert_int_equal(most, 125);
+    check_even(f, 128, 128, 128); /* whole rows */
+    assert_int_equal(f->plan.joins, 0);
+    add_sequence(f, 0, 129, 0, 0, 1);
+    check(f, 4);
+    check_even(f, 132, 131, 133); /* 17416 tiles: 131.9 */
+    drop(f);
+}
+
+/* One sequence: every block has part of one head. */
+static void one_sequence(void **state)
+{
+    struct fixture *f = make(8, 4);
+
+    (void)state;
+    add_sequence(f, 0, 256, 0, 0, 1);
+    check(f, 4);
+    check_even(f, 128, 16, 16);
+    assert_int_equal(f->plan.pieces, 128);
+    assert_int_equal(f->plan.joins, 8);
     drop(f);
 }
 
@@ -333,9 +353,13 @@ static void every_variant_fits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(even),          cmocka_unit_test(ragged),
-        cmocka_unit_test(masked_pieces), cmocka_unit_test(deterministic_cuts),
-        cmocka_unit_test(refusals),      cmocka_unit_test(every_variant_fits),
+        cmocka_unit_test(even),
+        cmocka_unit_test(one_sequence),
+        cmocka_unit_test(ragged),
+        cmocka_unit_test(masked_pieces),
+        cmocka_unit_test(deterministic_cuts),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(every_variant_fits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
