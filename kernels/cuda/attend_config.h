@@ -30,9 +30,10 @@
 #define KVK_ATTEND_FIT(d, g, kb, vb, nt)                                                           \
     ((KVK_ATTEND_SHARED_MAX - KVK_ATTEND_BLOCK_BYTES(d, nt)) /                                     \
      (KVK_ATTEND_STAGE(d, g, kb, vb) + KVK_ATTEND_WARP_BYTES(d, nt)))
-/* As many warps as registers and shared memory allow. */
+/* Registers: 12 warps have 168 each, 8 have 255; the 128 that 16 have are too few from D = 128 on.
+ */
 #ifndef KVK_ATTEND_WARPS_MAX
-#define KVK_ATTEND_WARPS_MAX(d, nt) ((d) * (nt) <= 128 ? 16 : (d) * (nt) <= 256 ? 12 : 8)
+#define KVK_ATTEND_WARPS_MAX(d, nt) ((d) * (nt) <= 64 ? 16 : (d) * (nt) <= 256 ? 12 : 8)
 #endif
 #define KVK_ATTEND_WARPS(d, g, kb, vb, nt)                                                         \
     KVK_ATTEND_MIN(KVK_ATTEND_WARPS_MAX(d, nt), KVK_ATTEND_FIT(d, g, kb, vb, nt))

@@ -62,6 +62,12 @@ template <class V> struct worker {
         return mem.v[warp_id()][stage()];
     }
 
+    /* Looks up the unit that follows, some time before its address is needed. */
+    __device__ __forceinline__ void look_ahead()
+    {
+        following = take<V>(ahead, (const kvk_cuda_piece *)a.pieces);
+    }
+
     /* K's slot is read, V's slot is read. */
     __device__ __forceinline__ void release_k()
     {
@@ -75,7 +81,6 @@ template <class V> struct worker {
         __syncwarp();
         if (following.any)
             copy_v(following, mem, stage());
-        following = take<V>(ahead, (const kvk_cuda_piece *)a.pieces);
         count++;
     }
 
@@ -97,7 +102,6 @@ template <class V> struct worker {
                 copy_v(u, mem, i);
             }
         }
-        following = take<V>(ahead, (const kvk_cuda_piece *)a.pieces);
         count = 0;
     }
 
@@ -106,6 +110,7 @@ template <class V> struct worker {
         float s[V::NT][V::G / 8];
         weighed<V> p;
 
+        look_ahead();
         tile_logits<V>(s, wait_k(), mem, row);
         release_k();
         restrict_logits<V>(s, at.piece, at.spans + sizeof(kvk_cuda_span) * at.index, 0, row);
@@ -119,6 +124,7 @@ template <class V> struct worker {
     {
         float s[V::NT][2];
 
+        look_ahead();
         exact_logits<V, BF16>(s, wait_k(), mem, row);
         release_k();
         restrict_logits<V>(s, at.piece, at.spans, KVK_ATTEND_SPAN_ROWS * at.index, row);

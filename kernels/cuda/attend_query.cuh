@@ -55,32 +55,41 @@ __device__ __forceinline__ place place_of(const kvk_cuda_attend &a, const kvk_cu
     return p;
 }
 
-__device__ __forceinline__ float element(uint64_t row, uint32_t dtype, uint32_t channel)
-{
-    if (dtype == KVARN_F32)
-        return __ldg((const float *)row + channel);
-    uint16_t bits = __ldg((const uint16_t *)row + channel);
-    return dtype == KVARN_F16 ? widened<false>(bits) : widened<true>(bits);
-}
-
+/* A lane's elements of a row as they stand in memory, so that all loads are under way together. */
 template <class V>
-__device__ __forceinline__ void load_row(float (&x)[V::D / 32], const kvk_cuda_attend &a,
+__device__ __forceinline__ void load_row(uint32_t (&bits)[V::D / 32], const kvk_cuda_attend &a,
                                          const kvk_cuda_piece *piece, const place &p)
 {
     uint64_t row = __ldg(&piece->of.q) + p.token * __ldg(&piece->of.q_token_stride_bytes) +
                    p.head * __ldg(&piece->of.q_head_stride_bytes);
 
 #pragma unroll
-    for (int i = 0; i < V::D / 32; i++) {
-        uint32_t channel = lane_id() + 32 * i;
-        x[i] = p.valid ? element(row, a.q_dtype, channel) : 0.0f;
+    for (int i = 0; i < V::D / 32; i++)
+        bits[i] = 0;
+    if (!p.valid)
+        return;
+    if (a.q_dtype == KVARN_F32) {
+#pragma unroll
+        for (int i = 0; i < V::D / 32; i++)
+            bits[i] = __ldg((const uint32_t *)row + lane_id() + 32 * i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V::D / 32; i++)
+            bits[i] = __ldg((const uint16_t *)row + lane_id() + 32 * i);
     }
+}
+
+__device__ __forceinline__ float element(uint32_t bits, uint32_t dtype)
+{
+    return dtype == KVARN_F32   ? __uint_as_float(bits)
+           : dtype == KVARN_F16 ? widened<false>((uint16_t)bits)
+                                : widened<true>((uint16_t)bits);
 }
 
 /* Rows of the next piece on their way to a warp: row, row + WARPS, ... */
 template <class V> struct queries {
     static constexpr int PASSES = (V::ROWS + V::WARPS - 1) / V::WARPS;
-    float x[PASSES][V::D / 32];
+    uint32_t bits[PASSES][V::D / 32];
 };
 
 template <class V>
@@ -91,7 +100,7 @@ __device__ __forceinline__ void load_queries(queries<V> &q, const kvk_cuda_atten
     for (int pass = 0; pass < queries<V>::PASSES; pass++) {
         int row = warp_id() + pass * V::WARPS;
         if (row < V::ROWS)
-            load_row<V>(q.x[pass], a, piece, place_of(a, piece, row));
+            load_row<V>(q.bits[pass], a, piece, place_of(a, piece, row));
     }
 }
 
@@ -159,8 +168,12 @@ __device__ __forceinline__ void prepare_queries(queries<V> &q, const kvk_cuda_at
     for (int pass = 0; pass < queries<V>::PASSES; pass++) {
         int row = warp_id() + pass * V::WARPS;
         if (row < V::ROWS) {
-            drop_non_finite<V>(q.x[pass], a, piece, row);
-            prepare_row<V>(q.x[pass], piece, exact, bf16, row, mem);
+            float x[V::D / 32];
+#pragma unroll
+            for (int i = 0; i < V::D / 32; i++)
+                x[i] = element(q.bits[pass][i], a.q_dtype);
+            drop_non_finite<V>(x, a, piece, row);
+            prepare_row<V>(x, piece, exact, bf16, row, mem);
         }
     }
 }
