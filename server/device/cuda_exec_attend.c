@@ -46,7 +46,7 @@ struct kvd_cuda_attends {
     uint32_t sequence_count, kind_count;
     uint64_t span_count;
     uint64_t uploaded; /* bytes of the tables that the GPU has */
-    bool busy;         /* the GPU may still read the pieces */
+    bool busy, ran;    /* the GPU may still read the pieces; it was given some */
     /* of one kind, as the planner wants them */
     struct kvk_cuda_sequence chosen[SEQUENCES_MAX];
     const struct kvk_cuda_span *chosen_spans[SEQUENCES_MAX];
@@ -122,18 +122,48 @@ static bool launch(struct kvd_cuda_executor *executor, const struct kind *kind,
     return kvd_kernels_launch(executor->kernels, &how, &args);
 }
 
-/* Writes the pieces, uploads what the GPU has not yet, launches. */
+/* No plan has more pieces: each has a span of its own, or none at all. */
+static uint64_t pieces_at_most(const struct kvk_attend_batch *batch)
+{
+    uint64_t sum = 0, heads = batch->q_heads / batch->kv_heads;
+
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const struct kvk_cuda_sequence *sequence = &batch->sequences[i];
+        sum += (sequence->q_tokens * heads + 3) / 4 * (sequence->span_count + UINT64_C(1));
+    }
+    return sum * batch->kv_heads;
+}
+
+/* Writes the pieces into the tables. TOO_LARGE when they or the partial results have no room.
+ * Counting them first costs as much as half of the writing, so it is done only where need be. */
+static kvarn_status write_pieces(struct kvd_cuda_executor *executor,
+                                 const struct kvk_attend_batch *batch, struct kvk_attend_plan *plan)
+{
+    uint64_t at = pieces_at(executor->attends);
+    uint64_t room = (KVD_CUDA_TABLE_BYTES - at) / sizeof(struct kvk_cuda_piece);
+    struct kvk_cuda_piece *pieces = (struct kvk_cuda_piece *)(void *)(executor->tables.host + at);
+    kvarn_status status = KVARN_OK;
+
+    if (pieces_at_most(batch) > room) {
+        status = kvk_attend_plan(batch, plan, NULL);
+        if (status == KVARN_OK && plan->pieces > room)
+            status = KVARN_TOO_LARGE;
+    }
+    if (status == KVARN_OK)
+        status = kvk_attend_plan(batch, plan, pieces);
+    if (status == KVARN_OK && (plan->joins > JOINS_MAX || plan->part_bytes > PARTS_BYTES))
+        status = KVARN_TOO_LARGE;
+    return status;
+}
+
+/* Uploads what the GPU has not yet, and launches. */
 static bool start(struct kvd_cuda_executor *executor, const struct kind *kind,
-                  const struct kvk_attend_batch *batch, struct kvk_attend_plan *plan)
+                  const struct kvk_attend_plan *plan)
 {
     struct kvd_cuda_attends *attends = executor->attends;
-    uint64_t at = pieces_at(attends);
+    uint64_t at = pieces_at(attends), from = attends->uploaded < at ? attends->uploaded : at;
 
-    if (attends->busy && !kvd_cuda_wait(executor))
-        return false;
-    attends->busy = true;
-    kvk_attend_plan(batch, plan, (struct kvk_cuda_piece *)(void *)(executor->tables.host + at));
-    uint64_t from = attends->uploaded < at ? attends->uploaded : at;
+    attends->busy = attends->ran = true;
     attends->uploaded = at;
     return kvd_cuda_upload(executor, from, at + plan->pieces * sizeof(struct kvk_cuda_piece)) &&
            launch(executor, kind, plan);
@@ -152,19 +182,17 @@ static bool run_some(struct kvd_cuda_executor *executor, const struct kind *kind
                                            .spans = attends->chosen_spans + first,
                                            .processors = executor->gpu->multiprocessors,
                                            .deterministic = kind->deterministic != 0};
-    uint64_t room = KVD_CUDA_TABLE_BYTES - pieces_at(attends);
     struct kvk_attend_plan plan;
-    kvarn_status status = kvk_attend_plan(&batch, &plan, NULL);
 
-    if (status == KVARN_OK && (plan.pieces > room / sizeof(struct kvk_cuda_piece) ||
-                               plan.joins > JOINS_MAX || plan.part_bytes > PARTS_BYTES)) {
-        if (count > 1)
-            return run_some(executor, kind, first, count / 2) &&
-                   run_some(executor, kind, first + count / 2, count - count / 2);
-        status = KVARN_TOO_LARGE;
-    }
+    if (attends->busy && !kvd_cuda_wait(executor))
+        return false;
+    attends->busy = false;
+    kvarn_status status = write_pieces(executor, &batch, &plan);
     if (status == KVARN_OK)
-        return start(executor, kind, &batch, &plan);
+        return start(executor, kind, &plan);
+    if (status == KVARN_TOO_LARGE && count > 1)
+        return run_some(executor, kind, first, count / 2) &&
+               run_some(executor, kind, first + count / 2, count - count / 2);
     for (uint32_t i = first; i < first + count; i++)
         refuse(attends->sequences[attends->numbers[i]].result, status);
     return true;
@@ -194,11 +222,11 @@ static bool run_wave(struct kvd_cuda_executor *executor)
         return true;
     memset(executor->tables.host + faults, 0xff, end - faults); /* no fault */
     attends->uploaded = 0;
-    attends->busy = false;
+    attends->busy = attends->ran = false;
     for (uint32_t kind = 0; kind < attends->kind_count; kind++)
         if (!run_kind(executor, kind))
             return false;
-    if (attends->busy) {
+    if (attends->ran) {
         if (!kvd_cuda_download(executor, faults, end) || !kvd_cuda_wait(executor))
             return false;
         for (uint32_t i = 0; i < attends->sequence_count; i++)

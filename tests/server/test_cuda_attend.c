@@ -141,7 +141,8 @@ static void compare_rows(const struct cuda_twin *t, size_t dim, const struct kvd
     }
 }
 
-static void run_and_compare(struct cuda_twin *t, struct kvd_job *const *jobs, uint32_t count)
+static void run_and_compare(struct cuda_twin *t, struct kvd_job *const *jobs, uint32_t count,
+                            uint32_t sequences)
 {
     kvarn_status status[8];
     uint64_t offsets[8];
@@ -156,7 +157,7 @@ static void run_and_compare(struct cuda_twin *t, struct kvd_job *const *jobs, ui
         const struct kvd_attend *cpu = (const struct kvd_attend *)(jobs[i] + 1);
         const void *at = t->regions.staging + offsets[i] + sizeof(struct kvd_job);
         const struct kvd_attend *cuda = at;
-        for (uint32_t s = 0; s < SEQUENCES; s++) {
+        for (uint32_t s = 0; s < sequences; s++) {
             assert_int_equal(cuda[s].status, cpu[s].status);
             assert_memory_equal(&cuda[s].fault, &cpu[s].fault, sizeof(cpu[s].fault));
             if (cpu[s].status == KVARN_OK)
@@ -185,7 +186,7 @@ static void ragged_batches_agree(void **state)
             uint8_t *const slots[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
             jobs[s] = attend_job(t, slots, 1 + rng_below(&f->rng, 5));
         }
-        run_and_compare(t, jobs, SPACES);
+        run_and_compare(t, jobs, SPACES, SEQUENCES);
     }
     twin_close(t);
 }
@@ -212,10 +213,44 @@ static void many_rows_are_cut(void **state)
         size_t rows = (size_t)attend->q_tokens * attend->q_heads;
         attend->out = exec_place(f, exec_staging(f, rows * f->shape.dim * 4));
         attend->lse = exec_place(f, exec_staging(f, rows * 4));
-        for (int i = 1; i < SEQUENCES; i++)
-            attend[i].status = KVARN_INTERNAL; /* of no job now */
-        run_and_compare(t, &job, 1);
+        run_and_compare(t, &job, 1, 1);
     }
+    twin_close(t);
+}
+
+/* So many partial results that there is no memory for them at once: every exact span makes one for
+ * all rows that see it. */
+static void what_does_not_fit_is_halved(void **state)
+{
+    enum { MANY = 100 };
+    struct cuda_twin *t = twin_open(rng_seed(84));
+    struct exec_fixture *f = t->f;
+
+    (void)state;
+    f->shape = (struct kvk_shape){64, 64, 2, 2, KVARN_F16, 0, 0, 0, 1};
+    f->heads = 1;
+    uint8_t *slot = block(t, KVARN_BLOCK_EXACT);
+    struct kvd_job *job = exec_job(f, KVD_JOB_ATTEND, 1, sizeof(struct kvd_attend),
+                                   MANY * sizeof(struct kvd_job_span));
+    struct kvd_attend *attend = (struct kvd_attend *)(job + 1);
+    struct kvd_job_span *spans = (struct kvd_job_span *)(attend + 1);
+    describe(t, attend, sizeof(*job) + sizeof(*attend), MANY, 64);
+    attend->q_tokens = KVD_Q_TOKENS_MAX;
+    attend->full = 0;
+    attend->window = 0;
+    attend->limit = 10 * MANY;
+    attend->q = exec_place(f, queries(f, attend));
+    size_t rows = (size_t)attend->q_tokens * attend->q_heads;
+    attend->out = exec_place(f, exec_staging(f, rows * f->shape.dim * 4));
+    attend->lse = exec_place(f, exec_staging(f, rows * 4));
+    for (uint32_t i = 0; i < MANY; i++)
+        spans[i] = (struct kvd_job_span){.slot = exec_place(f, slot),
+                                         .kind = KVARN_BLOCK_EXACT,
+                                         .position = 9 * i,
+                                         .tokens = 1 + i % 2};
+    uint32_t before = t->progress;
+    run_and_compare(t, &job, 1, 1);
+    assert_true(t->progress - before > 3);
     twin_close(t);
 }
 
@@ -238,7 +273,7 @@ static void a_query_that_is_not_finite_is_named(void **state)
     attend[2].out = exec_place(f, exec_staging(f, rows * f->shape.dim * 4));
     attend[2].lse = exec_place(f, exec_staging(f, rows * 4));
     memcpy(q + 2 * ((3 * attend[2].q_heads + 4) * (size_t)f->shape.dim + 17), &nan, 2);
-    run_and_compare(t, &job, 1);
+    run_and_compare(t, &job, 1, SEQUENCES);
     const struct kvd_fault expect = {'q', job->layer_begin, 4, 3, 17};
     assert_int_equal(attend[2].status, KVARN_NON_FINITE);
     assert_memory_equal(&attend[2].fault, &expect, sizeof(expect));
@@ -251,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ragged_batches_agree),
         cmocka_unit_test(many_rows_are_cut),
+        cmocka_unit_test(what_does_not_fit_is_halved),
         cmocka_unit_test(a_query_that_is_not_finite_is_named),
     };
     return cmocka_run_group_tests_name("cuda attend", tests, NULL, NULL);
