@@ -7,31 +7,21 @@
 
 #include <cmocka.h>
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "server/device/cuda_abi.h"
-#include "tests/e2e/gpu_rig.h"
+#include "tests/e2e/gpu_known.h"
 
-enum { MODEL_SEED = 23, ROUNDS = 3, BLOCK_ROWS = MODEL_LAYERS * MODEL_TOKENS * MODEL_ROW };
+enum { MODEL_SEED = 23, ROUNDS = 3 };
 
 static struct gpu_rig rig;
 static struct model model;
 
-/* What stood in a space before a fault. */
-struct known {
-    kvarn_client *client;
-    uint64_t space, sequence;
-    uint16_t k[BLOCK_ROWS], v[BLOCK_ROWS];
-    float out[MODEL_Q_ROW], lse[MODEL_Q_HEADS];
-};
-
-static struct known gpu, other, host;
+static struct gpu_known gpu, other, host;
 
 /* A daemon of the test's own: the more often a worker ended lately, the later it is started again.
  */
@@ -45,105 +35,6 @@ static void start(void)
     gpu_rig_open(&rig);
     rig.control->devices = 2;
     test_daemon_start_with(&rig.daemon, arguments);
-}
-
-static kvarn_status attend(struct known *known, float *out, float *lse)
-{
-    kvarn_seq seq = {.sequence = known->sequence, .position = KVARN_AT_END, .q_tokens = 1};
-    kvarn_seq_args args = KVARN_SEQ_ARGS_INIT;
-
-    args.space = known->space;
-    args.seqs = &seq;
-    args.count = 1;
-    args.layer_begin = 1;
-    args.q = model.q[1][0];
-    args.query.q_heads = MODEL_Q_HEADS;
-    args.out = out;
-    args.lse = lse;
-    return kvarn_sequence_attend(known->client, &args);
-}
-
-static kvarn_status decompress(struct known *known, size_t count, uint16_t *k, uint16_t *v)
-{
-    kvarn_decompress_args args = KVARN_DECOMPRESS_INIT;
-
-    args.space = known->space;
-    args.keys = model.keys;
-    args.count = count;
-    args.k = k;
-    args.v = v;
-    return kvarn_decompress(known->client, &args);
-}
-
-/* Four blocks by COMPRESS, then a sequence over them with rows of its own behind, in blocks and in
- * a tail; and what all of it gives. */
-static void fill(struct known *known, const char *name, const char *device)
-{
-    static float k[MODEL_TOKENS][MODEL_ROW], v[MODEL_TOKENS][MODEL_ROW];
-    double want[MODEL_Q_ROW];
-    uint32_t blocks;
-    size_t tokens = 5 * MODEL_GROUP + 7;
-
-    known->client = model_connect(rig.daemon.unix_address);
-    known->space = gpu_rig_space(known->client, name, device);
-    model_expect(known->client, model_put(known->client, known->space, &model, 4, NULL), KVARN_OK,
-                 "compress");
-    known->sequence = model_sequence(known->client, known->space, &model, 4, &blocks);
-    assert_int_equal(blocks, 4);
-    model_extend(known->client, known->space, &model, known->sequence, 4 * MODEL_GROUP,
-                 tokens - 4 * MODEL_GROUP);
-    model_expect(known->client, decompress(known, 5, known->k, known->v), KVARN_OK, "decompress");
-    model_expect(known->client, attend(known, known->out, known->lse), KVARN_OK, "attend");
-    /* right in itself: attention over the rows that are stored */
-    for (size_t t = 0; t < tokens; t++)
-        for (size_t i = 0; i < MODEL_ROW; i++) {
-            size_t at = (5 * MODEL_GROUP + t) * MODEL_ROW + i;
-            bool stored = t < 5 * MODEL_GROUP;
-            k[t][i] = model_half(stored ? known->k[at] : (&model.k[1][t][0][0])[i]);
-            v[t][i] = model_half(stored ? known->v[at] : (&model.v[1][t][0][0])[i]);
-        }
-    model_attention(k[0], v[0], model.q[1][0][0], tokens, want);
-    for (size_t i = 0; i < MODEL_Q_ROW; i++)
-        assert_true(fabs((double)known->out[i] - want[i]) < 2e-3);
-}
-
-static void leave(struct known *known)
-{
-    kvarn_close(&known->client);
-}
-
-/* Everything is as it was, and nothing was lost on the way to it. */
-static void unharmed(struct known *known)
-{
-    static uint16_t k[BLOCK_ROWS], v[BLOCK_ROWS];
-    float out[MODEL_Q_ROW], lse[MODEL_Q_HEADS];
-
-    model_expect(known->client, decompress(known, 5, k, v), KVARN_OK, "decompress");
-    assert_memory_equal(k, known->k, sizeof(uint16_t) * 5 * BLOCK_ROWS / MODEL_BLOCKS);
-    assert_memory_equal(v, known->v, sizeof(uint16_t) * 5 * BLOCK_ROWS / MODEL_BLOCKS);
-    model_expect(known->client, attend(known, out, lse), KVARN_OK, "attend");
-    assert_memory_equal(out, known->out, sizeof out);
-    assert_memory_equal(lse, known->lse, sizeof lse);
-}
-
-/* Calls until the daemon is back; gives how often a call was lost with its worker. */
-static unsigned until_back(struct known *known)
-{
-    time_t limit = time(NULL) + GPU_RIG_DEADLINE_S;
-    float out[MODEL_Q_ROW], lse[MODEL_Q_HEADS];
-    unsigned lost = 0;
-    kvarn_status status;
-
-    do {
-        status = attend(known, out, lse);
-        if (status == KVARN_RETRY)
-            usleep(kvarn_client_retry_after_us(known->client)); /* as the daemon asks */
-        else if (status != KVARN_GPU_LOST)
-            model_expect(known->client, status, KVARN_OK, "attend");
-        lost += status == KVARN_GPU_LOST;
-        assert_true(time(NULL) < limit);
-    } while (status != KVARN_OK);
-    return lost;
 }
 
 static double restarts(const char *device)
@@ -164,12 +55,12 @@ static void survive(const char *where, uint32_t result, uint32_t skip)
         rig.control->faults[0].device = 0;
         unsigned lost = 0;
         for (uint32_t call = 0; call <= skip && lost == 0; call++)
-            lost = until_back(&gpu);
+            lost = gpu_known_until_back(&gpu);
         assert_int_equal(lost, 1);
         assert_int_equal(fake_cuda_fired(rig.control, 0), 1);
-        unharmed(&gpu);
-        unharmed(&other);
-        unharmed(&host);
+        gpu_known_unharmed(&gpu);
+        gpu_known_unharmed(&other);
+        gpu_known_unharmed(&host);
     }
     assert_true(restarts("cuda:0") == before + ROUNDS);
     assert_true(restarts("cuda:1") == beside);
@@ -179,9 +70,9 @@ static int fill_all(void **state)
 {
     (void)state;
     start();
-    fill(&gpu, "on-gpu-0", "cuda:0");
-    fill(&other, "on-gpu-1", "cuda:1");
-    fill(&host, "on-host", "host");
+    gpu_known_fill(&gpu, &rig, &model, "on-gpu-0", "cuda:0");
+    gpu_known_fill(&other, &rig, &model, "on-gpu-1", "cuda:1");
+    gpu_known_fill(&host, &rig, &model, "on-host", "host");
     return 0;
 }
 
@@ -190,9 +81,9 @@ static int leave_all(void **state)
     (void)state;
     assert_true(gpu_rig_figure(host.client, "kvarn_device_blocks_lost_total{device=\"cuda:1\"}") ==
                 0.0);
-    leave(&gpu);
-    leave(&other);
-    leave(&host);
+    kvarn_close(&gpu.client);
+    kvarn_close(&other.client);
+    kvarn_close(&host.client);
     assert_int_equal(test_daemon_stop(&rig.daemon), 0);
     gpu_rig_close(&rig);
     return 0;
@@ -256,31 +147,162 @@ static void the_worker_may_be_killed(void **state)
         double before = restarts("cuda:0");
         assert_int_equal(kill(worker_of("cuda:0"), SIGKILL), 0);
         gpu_rig_wait(host.client, "kvarn_device_restarts_total{device=\"cuda:0\"}", before + 1);
-        until_back(&gpu);
-        unharmed(&gpu);
-        unharmed(&other);
-        unharmed(&host);
+        gpu_known_until_back(&gpu);
+        gpu_known_unharmed(&gpu);
+        gpu_known_unharmed(&other);
+        gpu_known_unharmed(&host);
     }
 }
 
-/* A write that was not answered may be made again. */
-static void what_is_written_is_there_or_is_not(void **state)
+/* ---- each kernel, by an operation that needs it ---- */
+
+static kvarn_status put_fresh(void)
 {
-    static const char *const kernels[] = {"kvk_cuda_compress", "kvk_cuda_write", "kvk_cuda_digest"};
     static struct model fresh;
+    static uint32_t seed = 100;
+
+    model_fill(&fresh, seed++);
+    return model_put(gpu.client, gpu.space, &fresh, MODEL_BLOCKS, NULL);
+}
+
+static kvarn_status get_all(void)
+{
+    static uint16_t k[GPU_KNOWN_ROWS], v[GPU_KNOWN_ROWS];
+
+    return gpu_known_decompress(&gpu, 4, k, v);
+}
+
+static uint8_t bytes[1 << 20];
+static kvarn_block_result exported[4];
+static kvarn_origin origin;
+static size_t exported_bytes;
+
+static kvarn_status export_all(void)
+{
+    kvarn_export_args args = KVARN_EXPORT_INIT;
+
+    args.space = gpu.space;
+    args.keys = model.keys;
+    args.count = 4;
+    args.bytes = bytes;
+    args.bytes_capacity = sizeof bytes;
+    args.results = exported;
+    kvarn_status status = kvarn_export(gpu.client, &args);
+    exported_bytes = args.bytes_used;
+    origin = args.origin;
+    return status;
+}
+
+/* The blocks under other keys. */
+static kvarn_status import_all(void)
+{
+    kvarn_import_args args = KVARN_IMPORT_INIT;
+    static uint8_t number;
+    kvarn_key keys[4];
+
+    memcpy(keys, model.keys, sizeof keys);
+    for (int i = 0; i < 4; i++)
+        keys[i].bytes[0] ^= (uint8_t)(number + 1);
+    number++;
+    args.space = gpu.space;
+    args.keys = keys;
+    args.blocks = exported;
+    args.count = 4;
+    args.bytes = bytes;
+    args.bytes_count = exported_bytes;
+    args.origin = &origin;
+    return kvarn_import_blocks(gpu.client, &args);
+}
+
+static void every_kernel_may_fail(void **state)
+{
+    static const struct {
+        const char *kernel;
+        kvarn_status (*call)(void);
+    } cases[] = {
+        {"kvk_cuda_decompress", get_all}, {"kvk_cuda_read", get_all},
+        {"kvk_cuda_export", export_all},  {"kvk_cuda_import", import_all},
+        {"kvk_cuda_compress", put_fresh}, {"kvk_cuda_write", put_fresh},
+        {"kvk_cuda_digest", put_fresh},
+    };
 
     (void)state;
-    for (int round = 0; round < ROUNDS; round++) {
-        model_fill(&fresh, 100u + (uint32_t)round);
-        fake_cuda_arm(rig.control, 0, kernels[round], KVD_CU_ILLEGAL_ADDRESS, 0, 1);
+    model_expect(gpu.client, export_all(), KVARN_OK, "export");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fake_cuda_arm(rig.control, 0, cases[i].kernel, KVD_CU_ILLEGAL_ADDRESS, 0, 1);
         rig.control->faults[0].device = 0;
-        assert_int_equal(model_put(gpu.client, gpu.space, &fresh, MODEL_BLOCKS, NULL),
-                         KVARN_GPU_LOST);
+        model_expect(gpu.client, cases[i].call(), KVARN_GPU_LOST, cases[i].kernel);
         assert_int_equal(fake_cuda_fired(rig.control, 0), 1);
-        until_back(&gpu);
-        model_expect(gpu.client, model_put(gpu.client, gpu.space, &fresh, MODEL_BLOCKS, NULL),
-                     KVARN_OK, "compress again");
-        unharmed(&gpu);
+        gpu_known_until_back(&gpu);
+        model_expect(gpu.client, cases[i].call(), KVARN_OK, cases[i].kernel);
+        gpu_known_unharmed(&gpu);
+    }
+    gpu_known_unharmed(&other);
+    gpu_known_unharmed(&host);
+}
+
+/* Rows whose append was lost do not count; the sequence goes on where it was. */
+static void a_tail_may_be_lost_and_written_again(void **state)
+{
+    float on_gpu[MODEL_Q_ROW], on_host[MODEL_Q_ROW], lse[MODEL_Q_HEADS];
+    kvarn_strides strides = model_strides();
+    size_t at = 5 * MODEL_GROUP + 7;
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++, at += 3) {
+        kvarn_seq seq = {.sequence = gpu.sequence, .position = KVARN_AT_END, .tokens = 3};
+        kvarn_seq_args args = KVARN_SEQ_ARGS_INIT;
+        args.space = gpu.space;
+        args.seqs = &seq;
+        args.count = 1;
+        args.k = model.k[0][at + 5]; /* other rows than those that will count */
+        args.v = model.v[0][at + 5];
+        args.strides = &strides;
+        fake_cuda_arm(rig.control, 0, "kvk_cuda_write", KVD_CU_ILLEGAL_ADDRESS, 0, 1);
+        rig.control->faults[0].device = 0;
+        assert_int_equal(kvarn_sequence_append(gpu.client, &args), KVARN_GPU_LOST);
+        gpu_known_until_back(&gpu);
+        model_extend(gpu.client, gpu.space, &model, gpu.sequence, at, 3);
+        model_extend(host.client, host.space, &model, host.sequence, at, 3);
+        model_expect(gpu.client, gpu_known_attend(&gpu, on_gpu, lse), KVARN_OK, "attend");
+        model_expect(host.client, gpu_known_attend(&host, on_host, lse), KVARN_OK, "attend");
+        /* the scalar kernel made the records of the one, the best of this CPU those of the other:
+         * the same bits */
+        for (size_t i = 0; i < MODEL_Q_ROW; i++)
+            assert_float_equal(on_gpu[i], on_host[i], 1e-3f);
+    }
+}
+
+/* Kills the worker of cuda:0 and waits until it has been started `times` times and serves. */
+static void kill_and_wait(uint32_t times)
+{
+    double before = restarts("cuda:0");
+
+    assert_int_equal(kill(worker_of("cuda:0"), SIGKILL), 0);
+    gpu_rig_wait(host.client, "kvarn_device_restarts_total{device=\"cuda:0\"}", before + times);
+    gpu_rig_wait(host.client, "kvarn_device_serving{device=\"cuda:0\"}", 1);
+}
+
+/* What went wrong may go wrong again while the blocks are being looked at. */
+static void the_check_may_fail_too(void **state)
+{
+    static const uint32_t results[] = {KVD_CU_ILLEGAL_ADDRESS, FAKE_CUDA_HANG};
+
+    (void)state;
+    /* digests of a start: those of the self-test, then those of the check */
+    fake_cuda_arm(rig.control, 0, "kvk_cuda_digest", KVD_CU_UNKNOWN, 0, 0);
+    rig.control->faults[0].device = 0;
+    kill_and_wait(1);
+    uint32_t digests = atomic_load(&rig.control->faults[0].visits);
+    assert_true(digests > 1);
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
+        fake_cuda_arm(rig.control, 0, "kvk_cuda_digest", results[i], digests - 1, 1);
+        rig.control->faults[0].device = 0;
+        kill_and_wait(2);
+        assert_int_equal(fake_cuda_fired(rig.control, 0), 1);
+        gpu_known_unharmed(&gpu);
+        gpu_known_unharmed(&other);
+        gpu_known_unharmed(&host);
     }
 }
 
@@ -307,10 +329,7 @@ static void damaged_blocks_are_dropped(void **state)
         }
         close(fd);
     }
-    double restarted = restarts("cuda:0");
-    assert_int_equal(kill(worker_of("cuda:0"), SIGKILL), 0);
-    gpu_rig_wait(host.client, "kvarn_device_restarts_total{device=\"cuda:0\"}", restarted + 1);
-    gpu_rig_wait(host.client, "kvarn_device_serving{device=\"cuda:0\"}", 1);
+    kill_and_wait(1);
     assert_true(gpu_rig_figure(host.client, lost) >= before + 5);
     find.space = gpu.space;
     find.keys = model.keys;
@@ -320,8 +339,8 @@ static void damaged_blocks_are_dropped(void **state)
     assert_int_equal(find.matched, 0);
     for (int i = 0; i < 4; i++)
         assert_int_equal(results[i].status, KVARN_NOT_FOUND);
-    unharmed(&other);
-    unharmed(&host);
+    gpu_known_unharmed(&other);
+    gpu_known_unharmed(&host);
     /* and may be stored again */
     model_expect(gpu.client, model_put(gpu.client, gpu.space, &model, 4, NULL), KVARN_OK,
                  "compress");
@@ -332,9 +351,14 @@ static void damaged_blocks_are_dropped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FAULT(a_kernel_may_fail),          FAULT(a_launch_may_fail),
-        FAULT(the_device_may_be_lost),     FAULT(a_kernel_may_never_end),
-        FAULT(the_worker_may_be_killed),   FAULT(what_is_written_is_there_or_is_not),
+        FAULT(a_kernel_may_fail),
+        FAULT(a_launch_may_fail),
+        FAULT(the_device_may_be_lost),
+        FAULT(a_kernel_may_never_end),
+        FAULT(the_worker_may_be_killed),
+        FAULT(every_kernel_may_fail),
+        FAULT(a_tail_may_be_lost_and_written_again),
+        FAULT(the_check_may_fail_too),
         FAULT(damaged_blocks_are_dropped),
     };
 

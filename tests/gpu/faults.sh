@@ -44,19 +44,22 @@ if [ -z "$mps" ]; then
     exit 0
 fi
 
-# MPS: one server for all processes that find its pipe. Each fault meets a fresh one; a second daemon beside
-# the first tells whether a bystander notices.
+# MPS: one server for all processes that find its pipe. Each fault meets a fresh one; a second daemon beside the
+# first tells whether a bystander notices.
 command -v nvidia-cuda-mps-control >/dev/null || { echo "skipped: no nvidia-cuda-mps-control"; exit 77; }
 for fault in kill illegal hang; do
     export CUDA_MPS_PIPE_DIRECTORY=$work/mps-$fault CUDA_MPS_LOG_DIRECTORY=$work/mps-$fault
     mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"
     nvidia-cuda-mps-control -d
-    KVARN_BAD_CUDA=$work/never "${drill[@]}" --faults none --seconds 8 >"$work/beside" 2>&1 &
+    KVARN_BAD_CUDA=$work/never timeout -k 2 20 "${drill[@]}" --faults none --seconds 6 >"$work/beside" 2>&1 &
     beside=$!
-    echo "under MPS, $fault:"
-    "${drill[@]}" --faults "$fault" --deadline 4000 2>"$work/log" || true
-    echo "beside it:"
+    echo "== under MPS: $fault"
+    timeout -k 2 20 "${drill[@]}" --faults "$fault" --deadline 4000 2>"$work/log" || grep -v worker_ready "$work/log" | tail -n 4
+    servers=$(timeout 5 nvidia-cuda-mps-control <<<get_server_list || true)
     wait "$beside" || true
-    tail -n 1 "$work/beside"
-    timeout 10 nvidia-cuda-mps-control <<<"quit" >/dev/null 2>&1 || true
+    echo "-- beside it"
+    tail -n 3 "$work/beside"
+    timeout 5 nvidia-cuda-mps-control <<<"quit -t 1" >/dev/null 2>&1 || true
+    # a server whose client left an endless kernel does not end by itself
+    for server in $servers; do kill -9 "$server" 2>/dev/null || true; done
 done
