@@ -53,6 +53,7 @@ enum {
     KVD_GPU_STALL_MS = 2000,          /* a GPU's: no wave of work takes a tenth of it */
     KVD_WORKER_STOP_MS = 2000,        /* from asking a worker to end to SIGKILL */
     KVD_WORKER_START_MS = 250,        /* a worker's usual self-test; a hint to clients */
+    KVD_WORKER_SOON_MS = 25,          /* the hint when that time is over */
     KVD_WORKER_STEADY_MS = 60000,     /* a worker that lived so long is started again at once */
     KVD_WORKER_DELAY_MAX_MS = 5000,   /* between a worker's end and the next one's start */
     KVD_WORKER_DELAY_SERVED_MS = 200, /* the same when it had served: back within a second */

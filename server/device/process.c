@@ -28,7 +28,7 @@ struct kvd_process {
     struct kvd_timer *timer; /* STARTING: the greeting's time is up; DOWN: start again */
     struct kvd_link_hello hello;
     uint64_t ready_ns;              /* 0: never was */
-    uint64_t start_ns;              /* DOWN: of the next one */
+    uint64_t start_ns;              /* of the next one, or of the one under way */
     uint32_t restarts, short_lives; /* short_lives: in a row */
 };
 
@@ -365,9 +365,10 @@ uint32_t kvd_process_wait_ms(const struct kvd_process *process)
 
     if (process->state == PROCESS_READY)
         return 0;
-    if (process->state == PROCESS_STARTING || process->start_ns <= now)
-        return KVD_WORKER_START_MS;
-    return (uint32_t)((process->start_ns - now) / 1000000u) + KVD_WORKER_START_MS;
+    /* from then on it may be there at any moment */
+    uint64_t usual_ns = process->start_ns + (uint64_t)KVD_WORKER_START_MS * 1000000u;
+    uint32_t left_ms = usual_ns > now ? (uint32_t)((usual_ns - now) / 1000000u) : 0;
+    return left_ms > KVD_WORKER_SOON_MS ? left_ms : KVD_WORKER_SOON_MS;
 }
 
 uint32_t kvd_process_restarts(const struct kvd_process *process)

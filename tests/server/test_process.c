@@ -98,8 +98,14 @@ static void a_worker_that_served_is_soon_back(void **state)
             kvd_loop_turn(f->loop);
         assert_true(kvd_device_wait_ms(f->device) <=
                     KVD_WORKER_DELAY_SERVED_MS + KVD_WORKER_START_MS);
-        while (!kvd_device_ready(f->device))
+        uint32_t wait = kvd_device_wait_ms(f->device);
+        while (!kvd_device_ready(f->device)) {
+            uint32_t now = kvd_device_wait_ms(f->device); /* falls, to soon at the least */
+            assert_true(now <= wait && now >= KVD_WORKER_SOON_MS);
+            wait = now;
             kvd_loop_turn(f->loop);
+        }
+        assert_int_equal(kvd_device_wait_ms(f->device), 0);
         assert_int_equal(kvd_device_restarts(f->device), life);
     }
 }
