@@ -25,7 +25,7 @@
 enum {
     KVD_CUDA_ENTRIES_MAX = 8192, /* of a wave */
     KVD_CUDA_BATCHES_MAX = 64,
-    KVD_CUDA_TABLE_BYTES = 48 << 20, /* on both sides, pinned here */
+    KVD_CUDA_TABLE_BYTES = 24 << 20, /* of each of two, on both sides, pinned here */
     KVD_CUDA_SLOT_ALIGN = 128        /* kernels/cuda/launch.h */
 };
 
@@ -73,7 +73,7 @@ struct kvd_cuda_tables {
     uint64_t address; /* of the same bytes on the GPU */
 };
 
-struct kvd_cuda_attends; /* cuda_exec_attend.c */
+struct kvd_cuda_attends; /* cuda_attend.h */
 
 struct kvd_cuda_executor {
     struct kvd_gpu *gpu;
@@ -118,9 +118,13 @@ bool kvd_cuda_run_slots(struct kvd_cuda_executor *executor, const struct kvd_cud
 bool kvd_cuda_run_attend(struct kvd_cuda_executor *executor, uint32_t jobs);
 bool kvd_cuda_run_zero(struct kvd_cuda_executor *executor, uint32_t jobs);
 
+bool kvd_cuda_tables_open(struct kvd_cuda_tables *tables, struct kvd_gpu *gpu);
+void kvd_cuda_tables_close(struct kvd_cuda_tables *tables, struct kvd_gpu *gpu);
 /* Copies [begin, end) of the tables to the GPU, and back. */
-bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end);
-bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end);
+bool kvd_cuda_upload(struct kvd_cuda_executor *executor, const struct kvd_cuda_tables *tables,
+                     uint64_t begin, uint64_t end);
+bool kvd_cuda_download(struct kvd_cuda_executor *executor, const struct kvd_cuda_tables *tables,
+                       uint64_t begin, uint64_t end);
 /* Waits, and says that something was done. */
 bool kvd_cuda_wait(struct kvd_cuda_executor *executor);
 

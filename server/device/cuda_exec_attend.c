@@ -1,252 +1,26 @@
-/* ATTEND: entries become sequences, or several where one has many query rows; sequences that one
- * kernel can do are planned and launched together. Where their partial results do not fit the
- * memory for them, the sequences are halved into two launches.
- *
- * Tables: spans | faults | pieces */
-#include "server/device/cuda_exec.h"
+/* ATTEND: entries become sequences of the kernels, or several where one has many query rows. */
+#include "server/device/cuda_attend.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/attend_plan.h"
-
 enum {
-    SEQUENCES_MAX = 4096, /* of a wave */
-    KINDS_MAX = 64,
     /* Of a sequence: the same for an entry wherever it runs, so that `deterministic` holds. Rows
      * share nothing but the spans of their kv head, which stay in the L2. */
-    ROWS_MAX = 1024,
-    PARTS_BYTES = 128 << 20,
-    JOINS_MAX = 1 << 18,
-    WAVE_SPANS = KVD_CUDA_TABLE_BYTES / 2 / sizeof(struct kvk_cuda_span)
+    ROWS_MAX = 1024
 };
 
-_Static_assert(WAVE_SPANS >= 0u + KVD_BOUNDS_SPANS_MAX, "any one entry fits");
-_Static_assert(KVD_Q_TOKENS_MAX <= 0u + SEQUENCES_MAX, "likewise, a token at a time");
+_Static_assert(KVD_CUDA_SPANS_MAX >= 0u + KVD_BOUNDS_SPANS_MAX, "any one entry fits");
+_Static_assert(KVD_Q_TOKENS_MAX <= 0u + KVD_CUDA_SEQUENCES_MAX, "likewise, a token at a time");
 
-struct kind {
-    struct kvk_shape shape;
-    uint32_t kv_heads, q_heads, q_dtype, out_dtype, deterministic;
-};
-
-struct sequence {
-    struct kvk_cuda_sequence of;
-    const struct kvk_cuda_span *spans; /* on our side */
-    struct kvd_attend *result;         /* in staging */
-    uint32_t kind, layer, token;       /* token: of the entry, its first */
-};
-
-struct kvd_cuda_attends {
-    struct kvd_job_span *copy; /* [KVD_BOUNDS_SPANS_MAX] of an entry, checked */
-    kvd_cu_address parts, joins;
-    /* the wave */
-    struct sequence sequences[SEQUENCES_MAX];
-    struct kind kinds[KINDS_MAX];
-    uint32_t sequence_count, kind_count;
-    uint64_t span_count;
-    uint64_t uploaded; /* bytes of the tables that the GPU has */
-    bool busy, ran;    /* the GPU may still read the pieces; it was given some */
-    /* of one kind, as the planner wants them */
-    struct kvk_cuda_sequence chosen[SEQUENCES_MAX];
-    const struct kvk_cuda_span *chosen_spans[SEQUENCES_MAX];
-    uint32_t numbers[SEQUENCES_MAX]; /* in the wave */
-};
-
-static struct kvk_cuda_span *span_table(const struct kvd_cuda_executor *executor)
-{
-    return (struct kvk_cuda_span *)(void *)executor->tables.host;
-}
-
-/* Offsets in the tables of a wave that is collected. */
-static uint64_t faults_at(const struct kvd_cuda_attends *attends)
-{
-    return attends->span_count * sizeof(struct kvk_cuda_span);
-}
-
-static uint64_t pieces_at(const struct kvd_cuda_attends *attends)
-{
-    uint64_t at = faults_at(attends) + attends->sequence_count * sizeof(uint64_t);
-
-    return (at + 15) / 16 * 16;
-}
-
-/* ---- running ---- */
-
-static void refuse(struct kvd_attend *result, kvarn_status status)
-{
-    result->status = status;
-    result->fault = (struct kvd_fault){0};
-}
-
-/* Of an entry of several sequences the first fault stands. */
-static void finish(const struct kvd_cuda_executor *executor, uint32_t number)
-{
-    const struct sequence *sequence = &executor->attends->sequences[number];
-    uint64_t fault;
-
-    memcpy(&fault, executor->tables.host + faults_at(executor->attends) + number * sizeof(fault),
-           sizeof(fault));
-    if (fault == KVK_CUDA_NO_FAULT || sequence->result->status != KVARN_OK)
-        return;
-    sequence->result->status = KVARN_NON_FINITE;
-    sequence->result->fault =
-        (struct kvd_fault){.tensor = 'q',
-                           .layer = sequence->layer,
-                           .head = KVK_CUDA_FAULT_CELL(fault),
-                           .token = sequence->token + KVK_CUDA_FAULT_TOKEN(fault),
-                           .channel = KVK_CUDA_FAULT_CHANNEL(fault)};
-}
-
-static bool launch(struct kvd_cuda_executor *executor, const struct kind *kind,
-                   const struct kvk_attend_plan *plan)
-{
-    const struct kvk_cuda_attend args = {
-        .shape = kind->shape,
-        .kv_heads = kind->kv_heads,
-        .q_heads = kind->q_heads,
-        .q_dtype = kind->q_dtype,
-        .out_dtype = kind->out_dtype,
-        .blocks = plan->blocks,
-        .piece_count = plan->pieces,
-        .pieces = executor->tables.address + pieces_at(executor->attends),
-        .parts = executor->attends->parts,
-        .joins = executor->attends->joins,
-        .faults = executor->tables.address + faults_at(executor->attends)};
-
-    struct kvk_cuda_launch how = {
-        .grid = plan->blocks, .block = plan->threads, .shared_bytes = plan->shared_bytes};
-
-    snprintf(how.image, sizeof(how.image), "%s", plan->image);
-    snprintf(how.name, sizeof(how.name), "%s", plan->kernel);
-    return kvd_kernels_launch(executor->kernels, &how, &args);
-}
-
-/* No plan has more pieces: each has a span of its own, or none at all. */
-static uint64_t pieces_at_most(const struct kvk_attend_batch *batch)
-{
-    uint64_t sum = 0, heads = batch->q_heads / batch->kv_heads;
-
-    for (uint32_t i = 0; i < batch->count; i++) {
-        const struct kvk_cuda_sequence *sequence = &batch->sequences[i];
-        sum += (sequence->q_tokens * heads + 3) / 4 * (sequence->span_count + UINT64_C(1));
-    }
-    return sum * batch->kv_heads;
-}
-
-/* Writes the pieces into the tables. TOO_LARGE when they or the partial results have no room.
- * Counting them first costs as much as half of the writing, so it is done only where need be. */
-static kvarn_status write_pieces(struct kvd_cuda_executor *executor,
-                                 const struct kvk_attend_batch *batch, struct kvk_attend_plan *plan)
-{
-    uint64_t at = pieces_at(executor->attends);
-    uint64_t room = (KVD_CUDA_TABLE_BYTES - at) / sizeof(struct kvk_cuda_piece);
-    struct kvk_cuda_piece *pieces = (struct kvk_cuda_piece *)(void *)(executor->tables.host + at);
-    kvarn_status status = KVARN_OK;
-
-    if (pieces_at_most(batch) > room) {
-        status = kvk_attend_plan(batch, plan, NULL);
-        if (status == KVARN_OK && plan->pieces > room)
-            status = KVARN_TOO_LARGE;
-    }
-    if (status == KVARN_OK)
-        status = kvk_attend_plan(batch, plan, pieces);
-    if (status == KVARN_OK && (plan->joins > JOINS_MAX || plan->part_bytes > PARTS_BYTES))
-        status = KVARN_TOO_LARGE;
-    return status;
-}
-
-/* Uploads what the GPU has not yet, and launches. */
-static bool start(struct kvd_cuda_executor *executor, const struct kind *kind,
-                  const struct kvk_attend_plan *plan)
-{
-    struct kvd_cuda_attends *attends = executor->attends;
-    uint64_t at = pieces_at(attends), from = attends->uploaded < at ? attends->uploaded : at;
-
-    attends->busy = attends->ran = true;
-    attends->uploaded = at;
-    return kvd_cuda_upload(executor, from, at + plan->pieces * sizeof(struct kvk_cuda_piece)) &&
-           launch(executor, kind, plan);
-}
-
-/* Sequences [first, first + count) of the chosen ones. */
-static bool run_some(struct kvd_cuda_executor *executor, const struct kind *kind, uint32_t first,
-                     uint32_t count)
-{
-    struct kvd_cuda_attends *attends = executor->attends;
-    const struct kvk_attend_batch batch = {.shape = kind->shape,
-                                           .kv_heads = kind->kv_heads,
-                                           .q_heads = kind->q_heads,
-                                           .count = count,
-                                           .sequences = attends->chosen + first,
-                                           .spans = attends->chosen_spans + first,
-                                           .processors = executor->gpu->multiprocessors,
-                                           .deterministic = kind->deterministic != 0};
-    struct kvk_attend_plan plan;
-
-    if (attends->busy && !kvd_cuda_wait(executor))
-        return false;
-    attends->busy = false;
-    kvarn_status status = write_pieces(executor, &batch, &plan);
-    if (status == KVARN_OK)
-        return start(executor, kind, &plan);
-    if (status == KVARN_TOO_LARGE && count > 1)
-        return run_some(executor, kind, first, count / 2) &&
-               run_some(executor, kind, first + count / 2, count - count / 2);
-    for (uint32_t i = first; i < first + count; i++)
-        refuse(attends->sequences[attends->numbers[i]].result, status);
-    return true;
-}
-
-static bool run_kind(struct kvd_cuda_executor *executor, uint32_t kind)
-{
-    struct kvd_cuda_attends *attends = executor->attends;
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < attends->sequence_count; i++) {
-        if (attends->sequences[i].kind != kind)
-            continue;
-        attends->chosen[count] = attends->sequences[i].of;
-        attends->chosen_spans[count] = attends->sequences[i].spans;
-        attends->numbers[count++] = i;
-    }
-    return run_some(executor, &attends->kinds[kind], 0, count);
-}
-
-static bool run_wave(struct kvd_cuda_executor *executor)
-{
-    struct kvd_cuda_attends *attends = executor->attends;
-    uint64_t faults = faults_at(attends), end = pieces_at(attends);
-
-    if (attends->sequence_count == 0)
-        return true;
-    memset(executor->tables.host + faults, 0xff, end - faults); /* no fault */
-    attends->uploaded = 0;
-    attends->busy = attends->ran = false;
-    for (uint32_t kind = 0; kind < attends->kind_count; kind++)
-        if (!run_kind(executor, kind))
-            return false;
-    if (attends->ran) {
-        if (!kvd_cuda_download(executor, faults, end) || !kvd_cuda_wait(executor))
-            return false;
-        for (uint32_t i = 0; i < attends->sequence_count; i++)
-            finish(executor, i);
-    }
-    attends->sequence_count = attends->kind_count = 0;
-    attends->span_count = 0;
-    return true;
-}
-
-/* ---- collecting ---- */
-
-/* Its number; KINDS_MAX when there is no room for another. */
-static uint32_t kind_of(struct kvd_cuda_attends *attends, const struct kind *kind)
+/* Its number; KVD_CUDA_ATTEND_KINDS_MAX when there is no room for another. */
+static uint32_t kind_of(struct kvd_cuda_attends *attends, const struct kvd_cuda_attend_kind *kind)
 {
     uint32_t i = 0;
 
     while (i < attends->kind_count && memcmp(&attends->kinds[i], kind, sizeof(*kind)) != 0)
         i++;
-    if (i == attends->kind_count && i < KINDS_MAX)
+    if (i == attends->kind_count && i < KVD_CUDA_ATTEND_KINDS_MAX)
         attends->kinds[attends->kind_count++] = *kind;
     return i;
 }
@@ -263,20 +37,32 @@ static uint32_t tokens_of(const struct kvd_attend *attend)
 static void add_spans(struct kvd_cuda_executor *executor, const struct kvd_job *job, uint32_t count)
 {
     struct kvd_cuda_attends *attends = executor->attends;
-    struct kvk_cuda_span *to = span_table(executor) + attends->span_count;
+    struct kvk_cuda_span *to = kvd_cuda_span_table(attends) + attends->span_count;
     uint64_t cell = (uint64_t)job->layer_begin * job->heads;
     const uint64_t before[2] = {cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_TILE),
                                 cell * kvd_cell_bytes(&job->shape, KVARN_BLOCK_EXACT)};
 
+    bool same = attends->span_count + count <= attends->kept.spans;
+
     for (uint32_t i = 0; i < count; i++) {
         const struct kvd_job_span *span = &attends->copy[i];
+        same = same && to[i].position == span->position && to[i].tokens == span->tokens &&
+               to[i].kind == span->kind;
         to[i] = (struct kvk_cuda_span){.cell = kvd_cuda_address(executor, span->slot) +
                                                before[span->kind == KVARN_BLOCK_EXACT],
                                        .position = span->position,
                                        .tokens = (uint16_t)span->tokens,
                                        .kind = (uint16_t)span->kind};
     }
+    attends->same = attends->same && same;
     attends->span_count += count;
+}
+
+/* Over the same spans, both are cut into the same pieces. */
+static bool cuts_alike(const struct kvk_cuda_sequence *a, const struct kvk_cuda_sequence *b)
+{
+    return a->span_count == b->span_count && a->q_tokens == b->q_tokens && a->limit == b->limit &&
+           a->window == b->window && a->full == b->full;
 }
 
 static void add_sequence(struct kvd_cuda_executor *executor, const struct kvd_job *job,
@@ -290,13 +76,16 @@ static void add_sequence(struct kvd_cuda_executor *executor, const struct kvd_jo
     uint32_t tokens = tokens_of(attend), left = attend->q_tokens - token;
     uint64_t first_span = attends->span_count - attend->span_count; /* they were added last */
 
-    attends->sequences[attends->sequence_count] = (struct sequence){
+    struct kvd_cuda_sequence *sequence = &attends->sequences[attends->sequence_count];
+    const struct kvk_cuda_sequence old = sequence->of;
+
+    *sequence = (struct kvd_cuda_sequence){
         .of = {.q = kvd_cuda_address(executor, attend->q) + before * row,
                .out = kvd_cuda_address(executor, attend->out) + before * out_row,
                .lse = kvd_cuda_address(executor, attend->lse) + before * sizeof(float),
                .q_token_stride_bytes = attend->q_heads * row,
                .q_head_stride_bytes = row,
-               .spans = executor->tables.address + first_span * sizeof(struct kvk_cuda_span),
+               .spans = attends->tables.address + first_span * sizeof(struct kvk_cuda_span),
                .span_count = attend->span_count,
                .q_tokens = left < tokens ? left : tokens,
                .limit = attend->limit + (attend->full ? 0 : token),
@@ -305,11 +94,13 @@ static void add_sequence(struct kvd_cuda_executor *executor, const struct kvd_jo
                .scale = attend->scale,
                .soft_cap = attend->soft_cap,
                .fault = attends->sequence_count},
-        .spans = span_table(executor) + first_span,
+        .spans = kvd_cuda_span_table(attends) + first_span,
         .result = result,
         .kind = kind,
         .layer = job->layer_begin,
         .token = token};
+    attends->same = attends->same && attends->sequence_count < attends->kept.sequences &&
+                    cuts_alike(&old, &sequence->of);
     attends->sequence_count++;
 }
 
@@ -342,16 +133,17 @@ static kvarn_status take_entry(struct kvd_cuda_executor *executor, const struct 
 }
 
 static bool has_room(struct kvd_cuda_attends *attends, const struct kvd_attend *attend,
-                     const struct kind *kind, uint32_t *number)
+                     const struct kvd_cuda_attend_kind *kind, uint32_t *number)
 {
     uint32_t tokens = tokens_of(attend);
 
-    *number = KINDS_MAX;
-    if ((attend->q_tokens + tokens - 1) / tokens > SEQUENCES_MAX - attends->sequence_count ||
-        attend->span_count > WAVE_SPANS - attends->span_count)
+    *number = KVD_CUDA_ATTEND_KINDS_MAX;
+    if ((attend->q_tokens + tokens - 1) / tokens >
+            KVD_CUDA_SEQUENCES_MAX - attends->sequence_count ||
+        attend->span_count > KVD_CUDA_SPANS_MAX - attends->span_count)
         return false;
     *number = kind_of(attends, kind);
-    return *number != KINDS_MAX;
+    return *number != KVD_CUDA_ATTEND_KINDS_MAX;
 }
 
 static bool plan_entry(struct kvd_cuda_executor *executor, struct kvd_taken *job,
@@ -361,9 +153,9 @@ static bool plan_entry(struct kvd_cuda_executor *executor, struct kvd_taken *job
     const struct kvd_attend attend = *result; /* copied: it stands in shared memory */
     kvarn_status status = take_entry(executor, job, &attend);
     uint32_t number;
-    struct kind kind;
+    struct kvd_cuda_attend_kind kind;
 
-    refuse(result, status);
+    kvd_cuda_attend_answer(result, status);
     if (status != KVARN_OK)
         return true;
     memset(&kind, 0, sizeof(kind)); /* kinds are compared as bytes */
@@ -374,7 +166,7 @@ static bool plan_entry(struct kvd_cuda_executor *executor, struct kvd_taken *job
     kind.out_dtype = attend.out_dtype;
     kind.deterministic = attend.deterministic != 0;
     if (!has_room(attends, &attend, &kind, &number) &&
-        !(run_wave(executor) && has_room(attends, &attend, &kind, &number)))
+        !(kvd_cuda_attends_run(executor) && has_room(attends, &attend, &kind, &number)))
         return false;
     add_spans(executor, &job->copy, attend.span_count);
     for (uint32_t token = 0; token < attend.q_tokens; token += tokens_of(&attend))
@@ -392,7 +184,7 @@ bool kvd_cuda_run_attend(struct kvd_cuda_executor *executor, uint32_t jobs)
             if (!plan_entry(executor, job, &entries[entry]))
                 return false;
     }
-    return run_wave(executor);
+    return kvd_cuda_attends_run(executor);
 }
 
 /* ---- opening and closing ---- */
@@ -407,12 +199,14 @@ bool kvd_cuda_attends_open(struct kvd_cuda_executor *executor)
         attends->copy = malloc(KVD_BOUNDS_SPANS_MAX * sizeof(*attends->copy));
     if (attends == NULL || attends->copy == NULL)
         return kvd_gpu_failed(gpu, KVD_LINK_NO_THREADS, "no memory for the executor");
-    return kvd_gpu_did(gpu, "memory for partial results",
-                       gpu->driver.memory_alloc(&attends->parts, PARTS_BYTES)) &&
-           kvd_gpu_did(gpu, "memory for counters",
-                       gpu->driver.memory_alloc(&attends->joins, JOINS_MAX * sizeof(uint32_t))) &&
+    return kvd_cuda_tables_open(&attends->tables, gpu) &&
+           kvd_gpu_did(gpu, "memory for partial results",
+                       gpu->driver.memory_alloc(&attends->parts, KVD_CUDA_PARTS_BYTES)) &&
+           kvd_gpu_did(
+               gpu, "memory for counters",
+               gpu->driver.memory_alloc(&attends->joins, KVD_CUDA_JOINS_MAX * sizeof(uint32_t))) &&
            kvd_gpu_did(gpu, "counters at zero",
-                       gpu->driver.set_words(attends->joins, 0, JOINS_MAX, gpu->stream));
+                       gpu->driver.set_words(attends->joins, 0, KVD_CUDA_JOINS_MAX, gpu->stream));
 }
 
 void kvd_cuda_attends_close(struct kvd_cuda_executor *executor)
@@ -428,6 +222,7 @@ void kvd_cuda_attends_close(struct kvd_cuda_executor *executor)
         if (attends->joins != 0)
             gpu->driver.memory_free(attends->joins);
     }
+    kvd_cuda_tables_close(&attends->tables, gpu);
     free(attends->copy);
     free(attends);
     executor->attends = NULL;

@@ -12,24 +12,24 @@ bool kvd_cuda_holds_slot(const struct kvd_cuda_executor *executor, const struct 
     return kvd_cuda_is_slot(place) && kvd_bounds_hold_slot(&executor->bounds, job, place, kind);
 }
 
-bool kvd_cuda_upload(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end)
+bool kvd_cuda_upload(struct kvd_cuda_executor *executor, const struct kvd_cuda_tables *tables,
+                     uint64_t begin, uint64_t end)
 {
     struct kvd_gpu *gpu = executor->gpu;
 
     return kvd_gpu_did(gpu, "tables",
-                       gpu->driver.copy_to_device(executor->tables.address + begin,
-                                                  executor->tables.host + begin, end - begin,
-                                                  gpu->stream));
+                       gpu->driver.copy_to_device(tables->address + begin, tables->host + begin,
+                                                  end - begin, gpu->stream));
 }
 
-bool kvd_cuda_download(struct kvd_cuda_executor *executor, uint64_t begin, uint64_t end)
+bool kvd_cuda_download(struct kvd_cuda_executor *executor, const struct kvd_cuda_tables *tables,
+                       uint64_t begin, uint64_t end)
 {
     struct kvd_gpu *gpu = executor->gpu;
 
     return kvd_gpu_did(gpu, "results",
-                       gpu->driver.copy_to_host(executor->tables.host + begin,
-                                                executor->tables.address + begin, end - begin,
-                                                gpu->stream));
+                       gpu->driver.copy_to_host(tables->host + begin, tables->address + begin,
+                                                end - begin, gpu->stream));
 }
 
 bool kvd_cuda_wait(struct kvd_cuda_executor *executor)
@@ -96,21 +96,29 @@ uint32_t kvd_cuda_executor_run(struct kvd_cuda_executor *executor, const uint64_
 
 /* ---- opening and closing ---- */
 
-static bool open_tables(struct kvd_cuda_executor *executor)
+bool kvd_cuda_tables_open(struct kvd_cuda_tables *tables, struct kvd_gpu *gpu)
 {
-    struct kvd_gpu *gpu = executor->gpu;
     void *host = NULL;
     kvd_cu_address address = 0;
 
     if (!kvd_gpu_did(gpu, "pinned memory for tables",
                      gpu->driver.host_alloc(&host, KVD_CUDA_TABLE_BYTES, 0)))
         return false;
-    executor->tables.host = host;
+    tables->host = host;
     if (!kvd_gpu_did(gpu, "memory for tables",
                      gpu->driver.memory_alloc(&address, KVD_CUDA_TABLE_BYTES)))
         return false;
-    executor->tables.address = address;
+    tables->address = address;
     return true;
+}
+
+void kvd_cuda_tables_close(struct kvd_cuda_tables *tables, struct kvd_gpu *gpu)
+{
+    if (!gpu->lost && tables->address != 0)
+        gpu->driver.memory_free(tables->address);
+    if (!gpu->lost && tables->host != NULL)
+        gpu->driver.host_free(tables->host);
+    *tables = (struct kvd_cuda_tables){.host = NULL};
 }
 
 bool kvd_cuda_executor_open(struct kvd_cuda_executor **executor, struct kvd_gpu *gpu,
@@ -125,7 +133,7 @@ bool kvd_cuda_executor_open(struct kvd_cuda_executor **executor, struct kvd_gpu 
     made->entries = calloc(KVD_CUDA_ENTRIES_MAX, sizeof(*made->entries));
     bool fine = made->entries != NULL ||
                 kvd_gpu_failed(gpu, KVD_LINK_NO_THREADS, "no memory for the executor");
-    if (!fine || !open_tables(made) || !kvd_cuda_attends_open(made)) {
+    if (!fine || !kvd_cuda_tables_open(&made->tables, gpu) || !kvd_cuda_attends_open(made)) {
         kvd_cuda_executor_close(&made);
         return false;
     }
@@ -141,12 +149,7 @@ void kvd_cuda_executor_close(struct kvd_cuda_executor **executor)
         return;
     kvd_gpu_settle(closing->gpu);
     kvd_cuda_attends_close(closing);
-    if (!closing->gpu->lost) {
-        if (closing->tables.address != 0)
-            closing->gpu->driver.memory_free(closing->tables.address);
-        if (closing->tables.host != NULL)
-            closing->gpu->driver.host_free(closing->tables.host);
-    }
+    kvd_cuda_tables_close(&closing->tables, closing->gpu);
     free(closing->entries);
     free(closing);
     *executor = NULL;

@@ -123,9 +123,10 @@ static bool run_wave(struct kvd_cuda_executor *executor)
         memcpy(executor->tables.host + blocks + at * sizeof(entry->block), &entry->block,
                sizeof(entry->block));
     }
-    if (!kvd_cuda_upload(executor, faults, blocks + count * sizeof(struct kvk_cuda_block)) ||
-        !launch(executor, faults, blocks) || !kvd_cuda_download(executor, 0, after) ||
-        !kvd_cuda_wait(executor))
+    if (!kvd_cuda_upload(executor, &executor->tables, faults,
+                         blocks + count * sizeof(struct kvk_cuda_block)) ||
+        !launch(executor, faults, blocks) ||
+        !kvd_cuda_download(executor, &executor->tables, 0, after) || !kvd_cuda_wait(executor))
         return false;
     finish(executor, faults);
     executor->entry_count = executor->batch_count = 0;

@@ -37,6 +37,7 @@ COVERED = {
     "kernels/cuda/compress_plan.c": ["tests/server/test_cuda_executor.c"],
     "server/device/cuda_exec_*.c": ["tests/server/test_cuda_executor.c", "tests/server/test_cuda_attend.c",
                                     "tests/server/test_cuda_bad.c"],
+    "server/device/cuda_attend_run.c": ["tests/server/test_cuda_attend.c"],
     "server/device/cuda_gpu.c": ["tests/server/test_cuda_worker.c", "tests/server/test_cuda_executor.c"],
     "server/device/cuda_kernels.c": ["tests/server/test_cuda_worker.c", "tests/server/test_cuda_executor.c"],
     "server/device/cuda_pool.c": ["tests/server/test_cuda_worker.c"],

@@ -254,6 +254,44 @@ static void what_does_not_fit_is_halved(void **state)
     twin_close(t);
 }
 
+/* Layer after layer, token after token: the plan of the call before may serve, or may not. */
+static void calls_that_are_nearly_alike(void **state)
+{
+    struct cuda_twin *t = twin_open(rng_seed(85));
+    struct exec_fixture *f = t->f;
+
+    (void)state;
+    f->shape = (struct kvk_shape){64, 64, 4, 2, KVARN_F16, 0, 0, 0, 1};
+    uint8_t *const slots[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
+    uint8_t *const others[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
+    struct kvd_job *job = attend_job(t, slots, 3);
+    struct kvd_attend *attend = (struct kvd_attend *)(job + 1);
+    struct kvd_job_span *spans = (struct kvd_job_span *)(attend + SEQUENCES);
+    for (int i = 1; i < SEQUENCES; i++) { /* of one kind */
+        attend[i].out_dtype = attend[0].out_dtype;
+        attend[i].deterministic = attend[0].deterministic;
+        attend[i].q_dtype = attend[0].q_dtype;
+        attend[i].q = exec_place(f, queries(f, &attend[i]));
+    }
+    for (uint32_t call = 0; call < 8; call++) {
+        job->layer_begin = call % f->layers;
+        attend[0].q = exec_place(f, queries(f, &attend[0]));
+        if (call == 3)
+            attend[1].limit += 5;
+        if (call == 4)
+            for (int i = 0; i < SEQUENCES * SPANS; i++)
+                spans[i].slot = exec_place(f, others[spans[i].kind == KVARN_BLOCK_EXACT]);
+        if (call == 5)
+            spans[4 * SPANS].tokens = 1 + spans[4 * SPANS].tokens / 2;
+        if (call == 6)
+            attend[2].window = attend[2].window ? 0 : 33;
+        if (call == 7)
+            job->count = SEQUENCES - 1;
+        run_and_compare(t, &job, 1, job->count);
+    }
+    twin_close(t);
+}
+
 static void a_query_that_is_not_finite_is_named(void **state)
 {
     struct cuda_twin *t = twin_open(rng_seed(83));
@@ -287,6 +325,7 @@ int main(void)
         cmocka_unit_test(ragged_batches_agree),
         cmocka_unit_test(many_rows_are_cut),
         cmocka_unit_test(what_does_not_fit_is_halved),
+        cmocka_unit_test(calls_that_are_nearly_alike),
         cmocka_unit_test(a_query_that_is_not_finite_is_named),
     };
     return cmocka_run_group_tests_name("cuda attend", tests, NULL, NULL);
