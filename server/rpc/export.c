@@ -154,7 +154,7 @@ static void run(struct kvd_work *work)
         kvd_work_refuse(work, KVARN_TOO_LARGE,
                         "the blocks take %llu bytes, a reply has at most %llu; export fewer at "
                         "once",
-                        (unsigned long long)(table + bytes), (unsigned long long)most);
+                        (unsigned long long)table + bytes, (unsigned long long)most);
     else if (bytes == 0 || mapped(work))
         send(work, NULL);
     else

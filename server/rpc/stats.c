@@ -140,7 +140,7 @@ static const struct {
 static void add_devices(struct list *list)
 {
     const struct kvd_service *service = list->service;
-    double values[KVD_DEVICES_MAX][FIGURES];
+    double values[KVD_DEVICES_MAX][FIGURES] = {{0}};
 
     for (uint32_t i = 0; i < service->device_count; i++)
         measure(&service->devices[i], values[i]);

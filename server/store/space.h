@@ -4,8 +4,8 @@
  * else the emptiest of those that are preferred and large enough, else the emptiest of the others.
  * The same tenant, fingerprint and shard always give the same space, wherever it lives. Spaces stay
  * open; when the table is full, one that holds nothing (no block, sequence or request) is given up,
- * and its handle is stale. Handles carry a generation that begins at a random number, so that a handle of an
- * earlier daemon names nothing. Loop thread only. */
+ * and its handle is stale. Handles carry a generation that begins at a random number, so that a
+ * handle of an earlier daemon names nothing. Loop thread only. */
 #ifndef KVD_SPACE_H
 #define KVD_SPACE_H
 
