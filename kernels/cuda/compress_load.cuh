@@ -187,8 +187,9 @@ __device__ __forceinline__ RowStatistics measure_plain(const uint32_t (&raw)[D /
         float s = 2.0f * sum[2 * r], q = 4.0f * square[r];
 
         row.deviation[r] = root(fmaxf(q - s * s * (1.0f / D), 0.0f) * (1.0f / (D - 1)));
-        row.mean_square[r] =
-            fmaxf(first[r] * first[r] + (2.0f * first[r] * s + q) * (1.0f / D), 0.0f);
+        float mean_square = first[r] * first[r] + (2.0f * first[r] * s + q) * (1.0f / D);
+
+        row.mean_square[r] = mean_square < 0.0f ? 0.0f : mean_square; /* and NaN stays NaN */
     }
     return row;
 }
