@@ -1,30 +1,47 @@
 #!/usr/bin/env python3
 """Puts measured results into the README, between its markers.
 
-readme.py                  rewrites README.md from tests/bench/results/{rows.jsonl,quickstart.txt}
+readme.py                  rewrites README.md from tests/bench/results/{rows.jsonl,gpu.jsonl,quickstart.txt}
 readme.py --check          exit code 1 when the README does not show what the files hold
 
 The files are made by
     tests/bench/run.sh --json tests/bench/results/rows.jsonl
+    tests/gpu/run.sh --json tests/bench/results/gpu.jsonl
     deploy/quickstart.sh | tee tests/bench/results/quickstart.txt
 """
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from table import cells, load  # noqa: E402
+from table import cells, load, with_share  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "tests/bench/results"
+
+
+def markdown(lines) -> str:
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def bench_block() -> str:
     """The rows that have a figure to reach; all rows are in the file."""
     rows = [row for row in load(RESULTS / "rows.jsonl") if row["reach"] is not None]
     head = ["what", "measured", "unit", "baseline", "ratio", "should be", "reached"]
-    lines = [head, ["---"] * len(head)] + [cells(row) for row in rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown([head] + [cells(row) for row in rows])
     return f"{rows[0]['machine']}, 2 cores, commit {rows[0]['commit']}:\n\n{table}\n"
+
+
+def gpu_block() -> str:
+    """The copy ceiling and our rows, each with its share of it; the peers alone are in the file. Nothing
+    where no results of a GPU are kept."""
+    if not (RESULTS / "gpu.jsonl").is_file():
+        return ""
+    rows = load(RESULTS / "gpu.jsonl")
+    rows = rows[:1] + [row for row in rows if "share" in row]
+    head = ["what", "measured", "unit", "peer", "ratio", "should be", "reached"]
+    table = markdown(with_share(rows, [head] + [cells(row) for row in rows]))
+    return f"{rows[0]['machine']}, commit {rows[0]['commit']}:\n\n{table}\n"
 
 
 def quickstart_block() -> str:
@@ -45,7 +62,9 @@ def fill(text: str, name: str, block: str) -> str:
 def main() -> int:
     readme = ROOT / "README.md"
     old = readme.read_text()
-    new = fill(fill(old, "bench", bench_block()), "quickstart", quickstart_block())
+    new = old
+    for name, block in [("bench", bench_block), ("gpu", gpu_block), ("quickstart", quickstart_block)]:
+        new = fill(new, name, block())
     if "--check" in sys.argv:
         if new != old:
             print("README.md does not show tests/bench/results: run tests/bench/readme.py")
