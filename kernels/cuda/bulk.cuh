@@ -62,4 +62,18 @@ static __device__ __forceinline__ void bulk_load(void *shared, const void *globa
         : "memory");
 }
 
+/* 16 bytes, by this thread. */
+static __device__ __forceinline__ void async_copy16(void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
+                 "l"(global)
+                 : "memory");
+}
+
+/* Until this thread's are there. */
+static __device__ __forceinline__ void async_copies_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 #endif

@@ -39,15 +39,18 @@ struct kvk_cuda_launch kvk_cuda_decompress_launch(const struct kvk_cuda_blocks *
                                                   uint32_t processors)
 {
     const struct kvk_shape *shape = &args->shape;
-    uint32_t threads = KVK_CUDA_DECOMPRESS_THREADS;
-    uint32_t shared = record_bytes(shape) +
-                      threads * (uint32_t)KVK_CUDA_DECOMPRESS_PITCH(shape->dim) +
-                      KVK_CUDA_DECOMPRESS_STATE;
+    uint32_t dim = shape->dim, of_team = KVK_CUDA_DECOMPRESS_TEAM(dim, shape->group);
+    uint32_t team =
+        KVK_CUDA_DECOMPRESS_STATE + record_bytes(shape) + of_team * KVK_CUDA_DECOMPRESS_ROOM(dim);
+    uint32_t four = 4 / of_team * team; /* teams of four warps, one on every scheduler */
+    uint32_t warps = KVK_CUDA_SHARED_MAX / four * 4;
     char name[sizeof((struct kvk_cuda_launch *)0)->name];
 
-    snprintf(name, sizeof name, "kvk_cuda_decompress_%u", (unsigned)shape->dim);
-    return describe("decompress", name, cell_count(args), processors, shape->dim == 64 ? 5 : 3,
-                    threads, shared);
+    snprintf(name, sizeof name, "kvk_cuda_decompress_%u", (unsigned)dim);
+    if (warps > KVK_CUDA_DECOMPRESS_MAX_WARPS(dim))
+        warps = KVK_CUDA_DECOMPRESS_MAX_WARPS(dim);
+    return describe("decompress", name, cell_count(args), processors, 1, 32 * warps,
+                    warps / 4 * four);
 }
 
 struct kvk_cuda_launch kvk_cuda_read_launch(const struct kvk_cuda_blocks *args, uint32_t processors)

@@ -16,8 +16,7 @@
 
 enum {
     KVK_CUDA_SHARED_MAX = 227 * 1024, /* of one thread block, bytes */
-    KVK_CUDA_DECOMPRESS_THREADS = 128,
-    KVK_CUDA_DECOMPRESS_STATE = 256, /* bytes */
+    KVK_CUDA_DECOMPRESS_STATE = 224,  /* bytes; of a team */
     KVK_CUDA_READ_THREADS = 256,
     KVK_CUDA_CONVERT_MAX_GROUPS = 8, /* of a thread block, each with a cell */
     KVK_CUDA_CONVERT_THREADS = 128,  /* of a group */
@@ -25,8 +24,15 @@ enum {
     KVK_CUDA_CONVERT_PARTS = 128     /* bytes beside the record; of a group */
 };
 
-/* What a thread of decompress keeps in shared memory of its row, with a gap against conflicts. */
+/* Decompress: warps of a thread block, always a multiple of four; of a team, as many as a matrix
+ * has strips, four at most. */
+#define KVK_CUDA_DECOMPRESS_MAX_WARPS(dim)   ((dim) == 64 ? 20 : 12)
+#define KVK_CUDA_DECOMPRESS_TEAM(dim, group) ((dim) < 256 && (group) == 64 ? 2 : 4)
+/* What a thread keeps in shared memory of its row, with a gap against conflicts; the rows of a
+ * warp; and these with its vectors. */
 #define KVK_CUDA_DECOMPRESS_PITCH(dim) (((dim) < 128 ? (dim) : 128) * 2 + 16)
+#define KVK_CUDA_DECOMPRESS_ROWS(dim)  (32 * KVK_CUDA_DECOMPRESS_PITCH(dim) - 16)
+#define KVK_CUDA_DECOMPRESS_ROOM(dim)  (KVK_CUDA_DECOMPRESS_ROWS(dim) + 8 * (dim))
 
 /* What a group of convert has in shared memory: a record in both orders. */
 #define KVK_CUDA_CONVERT_ROOM(record_bytes) (KVK_CUDA_CONVERT_PARTS + 2 * (record_bytes))

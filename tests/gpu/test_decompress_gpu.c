@@ -57,6 +57,12 @@ static void random_record(const struct kvk_shape *shape, struct rng *rng, uint32
         kvk_u16_store(record + i, (uint16_t)(rng_below(rng, top << 10) | rng_below(rng, 2) << 15));
 }
 
+/* Of a slot of either kind. */
+static size_t slot_bytes(const struct kvk_shape *shape)
+{
+    return (size_t)CELLS * shape->dim * shape->group * 4;
+}
+
 static void *room(size_t bytes)
 {
     void *memory = malloc(bytes);
@@ -97,8 +103,7 @@ static void make_block(const struct kvk_shape *shape, struct rng *rng, const str
 static void check_layout(struct gpu *gpu, struct rng *rng, const struct kvk_shape *shape,
                          enum layout layout)
 {
-    size_t slot =
-        CELLS * kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
+    size_t slot = slot_bytes(shape);
     struct rows rows = rows_of(shape, layout);
     size_t bytes = 2 * BLOCKS * rows.matrix, odd = layout == ODD;
     uint8_t *slots = room(BLOCKS * slot), *expected = room(bytes), *got = room(bytes);
@@ -150,8 +155,8 @@ static void check_many(struct gpu *gpu, struct rng *rng, uint16_t dim, uint16_t 
     const struct kvk_shape shape = {
         .dim = dim, .group = group, .bits_k = 4, .bits_v = 2, .dtype = KVARN_BF16, .iterations = 8};
     struct rows rows = rows_of(&shape, PAGED);
-    size_t slot = CELLS * kvk_layout_of(dim, group, 4, 2).bytes, bytes = 2 * rows.matrix;
-    uint8_t *slot_bytes = room(slot), *expected = room(bytes), *got = room(bytes);
+    size_t slot = slot_bytes(&shape), bytes = 2 * rows.matrix;
+    uint8_t *cells = room(slot), *expected = room(bytes), *got = room(bytes);
     uint64_t slot_at = gpu_alloc(gpu, slot), rows_at = gpu_alloc(gpu, MANY * bytes);
     struct kvk_cuda_block blocks[MANY];
 
@@ -166,8 +171,8 @@ static void check_many(struct gpu *gpu, struct rng *rng, uint16_t dim, uint16_t 
                                     .token_stride_bytes = rows.token,
                                     .head_stride_bytes = rows.head,
                                     .kind = i % 3 == 2 ? KVARN_BLOCK_EXACT : KVARN_BLOCK_TILE};
-    make_block(&shape, rng, &rows, &blocks[0], slot_bytes, expected, expected + rows.matrix);
-    gpu_write(gpu, slot_at, slot_bytes, slot);
+    make_block(&shape, rng, &rows, &blocks[0], cells, expected, expected + rows.matrix);
+    gpu_write(gpu, slot_at, cells, slot);
     uint64_t table = gpu_put(gpu, blocks, sizeof blocks);
     struct kvk_cuda_blocks args = {.shape = shape,
                                    .layers = LAYERS,
@@ -196,7 +201,7 @@ static void check_many(struct gpu *gpu, struct rng *rng, uint16_t dim, uint16_t 
     gpu_free(gpu, table);
     gpu_free(gpu, slot_at);
     gpu_free(gpu, rows_at);
-    free(slot_bytes);
+    free(cells);
     free(expected);
     free(got);
 }
