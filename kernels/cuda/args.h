@@ -85,14 +85,15 @@ struct kvk_cuda_piece {
     uint32_t sequence; /* its index in the batch */
     uint16_t kv_head;
     uint16_t row_begin; /* rows are query token * group_heads + head within the kv head */
-    uint32_t span_begin, span_end; /* any number of TILE spans, or one EXACT; none: no tokens */
+    uint32_t span_begin, span_end; /* EXACT (the first `lead`), TILE, EXACT (the last `trail`) */
     uint32_t part, parts;          /* this piece's number among those of the same rows; how many */
     uint32_t join;                 /* index of the rows' counter, when parts > 1 */
     uint32_t part_first;           /* their partial results are those from part_first on */
     uint32_t next;
-    uint16_t kind, turn; /* kvarn_block_kind; the warp that takes the first tile */
-    uint32_t masked;     /* 0: every row sees every token of every tile, and tiles are whole */
-    uint32_t units;      /* tiles, or stretches of 16 rows of the exact span */
+    uint8_t lead, trail;
+    uint16_t turn;   /* the warp that takes the first unit */
+    uint32_t masked; /* 0: every row sees every token of every tile, and tiles are whole */
+    uint32_t units;  /* group / 16 stretches of each exact span, then the tiles */
 };
 
 struct kvk_cuda_attend {

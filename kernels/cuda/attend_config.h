@@ -24,8 +24,9 @@
 #define KVK_ATTEND_ROW_FLOATS(d) ((d) + 8)
 /* Per warp: its rows for the merge; m and l of 4 NT rows. Barriers: at most 4 stages of two. */
 #define KVK_ATTEND_WARP_BYTES(d, nt) (4 * KVK_ATTEND_ROW_FLOATS(d) * 4 + (nt)*32 + 64)
-/* Per block: queries in fp32 and in two halves, four finished rows twice, scales of rows. */
-#define KVK_ATTEND_BLOCK_BYTES(d, nt) ((nt) * (d)*32 + 8 * KVK_ATTEND_ROW_FLOATS(d) * 4 + 128)
+/* Per block: queries in fp32 and twice in two halves, four finished rows, scales of rows. */
+#define KVK_ATTEND_BLOCK_BYTES(d, nt)                                                              \
+    ((nt) * (d)*48 + 4 * KVK_ATTEND_ROW_FLOATS(d) * 4 + (nt)*32 + 64)
 
 #define KVK_ATTEND_FIT(d, g, kb, vb, nt)                                                           \
     ((KVK_ATTEND_SHARED_MAX - KVK_ATTEND_BLOCK_BYTES(d, nt)) /                                     \

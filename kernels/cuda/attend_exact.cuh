@@ -29,7 +29,7 @@ template <bool BF16> __device__ __forceinline__ uint32_t in_two(float x)
 
 template <class V, bool BF16>
 __device__ __forceinline__ void exact_logits(float (&s)[V::NT][2], const uint8_t *rows,
-                                             const shared<V> &mem, const state<V> &row)
+                                             const shared<V> &mem)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
@@ -40,12 +40,13 @@ __device__ __forceinline__ void exact_logits(float (&s)[V::NT][2], const uint8_t
         for (int i = 0; i < V::D / 32; i++) {
             uint4 x = load<uint4>(rows + g * V::EXACT_ROW + 64 * i + 16 * t);
             uint4 y = load<uint4>(rows + (g + 8) * V::EXACT_ROW + 64 * i + 16 * t);
-            uint4 q = mem.q_half[j][i][lane];
+            uint4 q = mem.q_exact[j][i][lane];
             mma_half<BF16>(sum, x.x, y.x, x.y, y.y, q.x, q.y);
             mma_half<BF16>(sum, x.z, y.z, x.w, y.w, q.z, q.w);
         }
-        s[j][0] = (sum[0] + sum[1]) * row.scale[j];
-        s[j][1] = (sum[2] + sum[3]) * row.scale[j];
+        float scale = mem.row_scale[1][4 * j + t];
+        s[j][0] = (sum[0] + sum[1]) * scale;
+        s[j][1] = (sum[2] + sum[3]) * scale;
     }
 }
 

@@ -60,9 +60,8 @@ __device__ __forceinline__ void store_part(const kvk_cuda_attend &a, const kvk_c
     char *part = part_at<V>(a, __ldg(&piece->part_first) + __ldg(&piece->part));
 
     __stcg((float4 *)part + row * (V::D / 4) + quad, sum.x);
-    if (quad == 0) /* a sign that cannot be l's says what kind of tokens these were */
-        __stcg((float2 *)(part + V::ROWS * V::D * 4) + row,
-               make_float2(sum.m, __ldg(&piece->kind) == KVARN_BLOCK_EXACT ? -sum.l : sum.l));
+    if (quad == 0)
+        __stcg((float2 *)(part + V::ROWS * V::D * 4) + row, make_float2(sum.m, sum.l));
 }
 
 /* Four joined rows in mem.done (normalised) -> output, a warp each. */
@@ -81,90 +80,73 @@ __device__ __forceinline__ void finish_rows(const kvk_cuda_attend &a, const kvk_
         return;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        x[i] = mem.done[0][r][lane_id() + 32 * i];
+        x[i] = mem.done[r][lane_id() + 32 * i];
     if (!a.shape.v_rotated)
         rotate(x);
     uint64_t row = ((uint64_t)p.token * a.q_heads + p.head) * V::D;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint64_t at = row + lane_id() + 32 * i;
-        float y = x[i] + mem.done[1][r][lane_id() + 32 * i];
         if (a.out_dtype == KVARN_F32)
-            ((float *)__ldg(&piece->of.out))[at] = y;
+            ((float *)__ldg(&piece->of.out))[at] = x[i];
         else
             ((uint16_t *)__ldg(&piece->of.out))[at] =
-                a.out_dtype == KVARN_F16 ? rounded<false>(y) : rounded<true>(y);
+                a.out_dtype == KVARN_F16 ? rounded<false>(x[i]) : rounded<true>(x[i]);
     }
 }
 
-/* done = the row's channels of tiles and of exact tokens, over its sum; LSE to the output. */
+/* done = the row's channels over its sum; LSE to the output. */
 template <class V>
 __device__ __forceinline__ void set_done(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
-                                         shared<V> &mem, int row, int quad, float4 tiles,
-                                         float4 exact, float m, float l)
+                                         shared<V> &mem, int row, int quad, const partial &sum)
 {
-    float share = l > 0 ? 1.0f / l : 0.0f;
-
-    ((float4 *)mem.done[0][row % 4])[quad] = scaled(tiles, share);
-    ((float4 *)mem.done[1][row % 4])[quad] = scaled(exact, share);
+    ((float4 *)mem.done[row % 4])[quad] = scaled(sum.x, sum.l > 0 ? 1.0f / sum.l : 0.0f);
     if (quad == 0) {
         place p = place_of(a, piece, row);
         if (p.valid)
             ((float *)__ldg(&piece->of.lse))[(uint64_t)p.token * a.q_heads + p.head] =
-                l > 0 ? (m + log2f(l)) * 0.6931471805599453f : -INFINITY;
+                sum.l > 0 ? (sum.m + log2f(sum.l)) * 0.6931471805599453f : -INFINITY;
     }
 }
 
-/* What a thread knows of a row: sums over tiles and over exact tokens. */
-struct joined {
-    float4 tiles, exact;
-    float m, l;
-};
-
-__device__ __forceinline__ void add_part(joined &sum, float4 x, float m, float signed_l, float top)
+/* Both are brought to the larger maximum. */
+__device__ __forceinline__ void join(partial &sum, const partial &more)
 {
-    float share = ex2(m - top);
+    float top = fmaxf(sum.m, more.m), shrink = ex2(sum.m - top), share = ex2(more.m - top);
 
-    sum.l = fmaf(fabsf(signed_l), share, sum.l);
-    add(sum.tiles, x, signbit(signed_l) ? 0.0f : share);
-    add(sum.exact, x, signbit(signed_l) ? share : 0.0f);
+    sum.m = top;
+    sum.l = fmaf(more.l, share, sum.l * shrink);
+    sum.x = scaled(sum.x, shrink);
+    add(sum.x, more.x, share);
 }
 
 /* Every `step`th part from `first` on, in the order of their numbers, several loads at a time. */
 template <class V>
-__device__ __forceinline__ joined join_some(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
-                                            int row, int quad, uint32_t first, uint32_t step)
+__device__ __forceinline__ partial join_some(const kvk_cuda_attend &a, const kvk_cuda_piece *piece,
+                                             int row, int quad, uint32_t first, uint32_t step)
 {
     constexpr int AT_ONCE = 6;
     uint32_t parts = __ldg(&piece->parts);
     const char *part = part_at<V>(a, __ldg(&piece->part_first));
-    joined sum = {{0, 0, 0, 0}, {0, 0, 0, 0}, LOWEST, 0};
+    partial sum = {{0, 0, 0, 0}, LOWEST, 0};
 
 #pragma unroll 1
     for (uint32_t i = first; i < parts; i += AT_ONCE * step) {
-        float4 x[AT_ONCE];
-        float2 t[AT_ONCE];
-        float top = sum.m;
+        partial some[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             const char *at = part + (uint64_t)(i + k * step) * V::PART_BYTES;
-            bool there = i + k * step < parts;
-            t[k] = there ? __ldcg((const float2 *)(at + V::ROWS * V::D * 4) + row)
-                         : make_float2(LOWEST, 0);
-            x[k] = there ? __ldcg((const float4 *)at + row * (V::D / 4) + quad)
-                         : make_float4(0, 0, 0, 0);
+            some[k] = {{0, 0, 0, 0}, LOWEST, 0};
+            if (i + k * step < parts) {
+                float2 top = __ldcg((const float2 *)(at + V::ROWS * V::D * 4) + row);
+                some[k].x = __ldcg((const float4 *)at + row * (V::D / 4) + quad);
+                some[k].m = top.x;
+                some[k].l = top.y;
+            }
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            top = fmaxf(top, t[k].x);
-        float shrink = ex2(sum.m - top);
-        sum.m = top;
-        sum.l *= shrink;
-        sum.tiles = scaled(sum.tiles, shrink);
-        sum.exact = scaled(sum.exact, shrink);
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            add_part(sum, x[k], t[k].x, t[k].y, top);
+            join(sum, some[k]);
     }
     return sum;
 }
@@ -177,8 +159,8 @@ __device__ __forceinline__ void join_parts(const kvk_cuda_attend &a, const kvk_c
 {
     constexpr int THREADS = V::WARPS * 32, FULL = THREADS / V::D;
     constexpr int GROUPS = FULL < 1 ? 1 : FULL > 4 ? 4 : FULL;
-    joined *sums = (joined *)mem.merge;
-    static_assert(sizeof(joined) * V::D * GROUPS <= sizeof(mem.merge), "room of the warps' rows");
+    partial *sums = (partial *)mem.merge;
+    static_assert(sizeof(partial) * V::D * GROUPS <= sizeof(mem.merge), "room of the warps' rows");
 
     for (int at = threadIdx.x; at < V::D * GROUPS; at += THREADS) {
         int row = 4 * j + at % V::D / (V::D / 4), quad = at % (V::D / 4);
@@ -186,20 +168,11 @@ __device__ __forceinline__ void join_parts(const kvk_cuda_attend &a, const kvk_c
     }
     __syncthreads();
     for (int at = threadIdx.x; at < V::D; at += THREADS) {
-        joined sum = sums[at];
+        partial sum = sums[at];
 #pragma unroll
-        for (int i = 1; i < GROUPS; i++) {
-            joined more = sums[at + i * V::D];
-            float top = fmaxf(sum.m, more.m), share = ex2(more.m - top), shrink = ex2(sum.m - top);
-            sum.m = top;
-            sum.l = fmaf(more.l, share, sum.l * shrink);
-            sum.tiles = scaled(sum.tiles, shrink);
-            sum.exact = scaled(sum.exact, shrink);
-            add(sum.tiles, more.tiles, share);
-            add(sum.exact, more.exact, share);
-        }
-        set_done(a, piece, mem, 4 * j + at / (V::D / 4), at % (V::D / 4), sum.tiles, sum.exact,
-                 sum.m, sum.l);
+        for (int i = 1; i < GROUPS; i++)
+            join(sum, sums[at + i * V::D]);
+        set_done(a, piece, mem, 4 * j + at / (V::D / 4), at % (V::D / 4), sum);
     }
     __syncthreads();
 }
@@ -231,7 +204,6 @@ __device__ __forceinline__ void finish_piece(const kvk_cuda_attend &a, const kvk
     constexpr int THREADS = V::WARPS * 32;
     int warp = warp_id(), g = lane_id() / 4, t = lane_id() % 4;
     bool alone = __ldg(&piece->parts) == 1;
-    bool exact = __ldg(&piece->kind) == KVARN_BLOCK_EXACT;
 
 #pragma unroll
     for (int j = 0; j < V::NT; j++) {
@@ -246,11 +218,9 @@ __device__ __forceinline__ void finish_piece(const kvk_cuda_attend &a, const kvk
         __syncthreads();
         for (int at = threadIdx.x; at < V::D; at += THREADS) {
             int r = at / (V::D / 4), quad = at % (V::D / 4);
-            const float4 none = make_float4(0, 0, 0, 0);
             partial sum = join_warps(mem, j, r, quad);
             if (alone)
-                set_done(a, piece, mem, 4 * j + r, quad, exact ? none : sum.x, exact ? sum.x : none,
-                         sum.m, sum.l);
+                set_done(a, piece, mem, 4 * j + r, quad, sum);
             else
                 store_part<V>(a, piece, 4 * j + r, quad, sum);
         }

@@ -14,7 +14,7 @@ namespace attend
 /* Soft cap and masks, when the piece has any. */
 template <class V, int N>
 __device__ __forceinline__ void restrict_logits(float (&s)[V::NT][N], const kvk_cuda_piece *piece,
-                                                uint64_t span_at, uint32_t skip,
+                                                bool masked, uint64_t span_at, uint32_t skip,
                                                 const state<V> &row)
 {
     float cap = __ldg(&piece->of.soft_cap) * 1.4426950408889634f;
@@ -26,12 +26,12 @@ __device__ __forceinline__ void restrict_logits(float (&s)[V::NT][N], const kvk_
             for (int i = 0; i < N; i++)
                 s[j][i] = soften(s[j][i], cap);
     }
-    if (__ldg(&piece->masked)) {
+    if (masked) {
         uint4 span = __ldg((const uint4 *)span_at);
-        uint32_t tokens = span.w & 0xffff;
+        uint32_t tokens = max(span.w & 0xffff, skip) - skip;
 #pragma unroll
         for (int j = 0; j < V::NT; j++)
-            hide(s[j], span.z + skip, tokens - skip, row.first[j], row.end[j]);
+            hide(s[j], span.z + skip, tokens, row.first[j], row.end[j]);
     }
 }
 
@@ -113,7 +113,7 @@ template <class V> struct worker {
         look_ahead();
         tile_logits<V>(s, wait_k(), mem, row);
         release_k();
-        restrict_logits<V>(s, at.piece, at.spans + sizeof(kvk_cuda_span) * at.index, 0, row);
+        restrict_logits<V>(s, at.piece, __ldg(&at.piece->masked), span_of<V>(at), 0, row);
         const uint8_t *tile = wait_v();
         weigh<V>(p, s, tile, row);
         tile_values<V>(p, tile, row);
@@ -125,9 +125,10 @@ template <class V> struct worker {
         float s[V::NT][2];
 
         look_ahead();
-        exact_logits<V, BF16>(s, wait_k(), mem, row);
+        exact_logits<V, BF16>(s, wait_k(), mem);
         release_k();
-        restrict_logits<V>(s, at.piece, at.spans, KVK_ATTEND_SPAN_ROWS * at.index, row);
+        restrict_logits<V>(s, at.piece, true, span_of<V>(at),
+                           KVK_ATTEND_SPAN_ROWS * (at.index % V::STRETCHES), row);
         exact_values<V, BF16>(s, wait_v(), row);
         release_v();
     }
@@ -138,14 +139,16 @@ template <class V> struct worker {
         prepare_queries(q, a, at.piece, mem);
         __syncthreads();
         start_rows(row, a, at.piece, mem);
-        for (; at.index < at.units; at.index += V::WARPS) {
-            if (!at.exact)
-                do_tile(at);
-            else if (a.shape.dtype == KVARN_BF16)
+        for (; at.index < at.stretches; at.index += V::WARPS) {
+            if (a.shape.dtype == KVARN_BF16)
                 do_rows<true>(at);
             else
                 do_rows<false>(at);
         }
+        if (at.stretches > 0 && !a.shape.v_rotated)
+            rotate_sums(row);
+        for (; at.index < at.units; at.index += V::WARPS)
+            do_tile(at);
         if (at.next != 0)
             load_queries(q, a, (const kvk_cuda_piece *)a.pieces + at.next);
         finish_piece(a, at.piece, mem, row);

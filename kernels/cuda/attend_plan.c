@@ -94,7 +94,7 @@ static void open_sequence(struct walk *walk, const struct kvk_cuda_sequence *s)
     for (uint32_t i = first; i < last && !walk->masks; i++)
         walk->masks =
             walk->spans[i].kind == KVARN_BLOCK_TILE && partly_hidden(walk, s, &walk->spans[i]);
-    memset(walk->runs, 0, sizeof(walk->runs));
+    memset(walk->runs, 0xff, sizeof(walk->runs)); /* begin at no span */
 }
 
 /* End of the run of tiles that begins at span `begin`; the same for every head. */
@@ -102,13 +102,24 @@ static uint32_t run_end(struct walk *walk, uint32_t begin)
 {
     struct run *run = &walk->runs[begin % RUNS];
 
-    if (run->begin != begin || run->end <= begin) {
+    if (run->begin != begin) {
         uint32_t end = begin;
         while (end < walk->last && walk->spans[end].kind == KVARN_BLOCK_TILE)
             end++;
         *run = (struct run){begin, end};
     }
     return run->end;
+}
+
+/* End of the exact spans with tokens that begin at span `begin`: as many as a piece can number. */
+static uint32_t exact_end(const struct walk *walk, uint32_t begin)
+{
+    uint32_t end = begin;
+
+    while (end < walk->last && end - begin < UINT8_MAX &&
+           walk->spans[end].kind == KVARN_BLOCK_EXACT && walk->spans[end].tokens > 0)
+        end++;
+    return end;
 }
 
 /* The block whose share of the work `cost` bytes from here are, by their middle. */
@@ -136,70 +147,94 @@ static uint32_t place_piece(struct walk *walk, uint64_t share)
     return index;
 }
 
+static uint64_t exact_cost(const struct walk *walk, uint32_t begin, uint32_t end)
+{
+    uint64_t tokens = 0;
+
+    for (uint32_t i = begin; i < end; i++)
+        tokens += walk->spans[i].tokens;
+    return tokens * walk->row_cost;
+}
+
 static void add_piece(struct walk *walk, uint64_t share, struct kvk_cuda_piece piece, uint64_t cost)
 {
-    uint32_t index = place_piece(walk, share);
+    uint32_t index = place_piece(walk, share), exact = piece.lead + (uint32_t)piece.trail;
+    uint32_t tiles = piece.span_end - piece.span_begin - exact;
 
     if (walk->parts == 0) {
         walk->rows_piece = index;
         walk->rows_block = walk->blocks - 1;
     }
     piece.part = walk->parts++;
+    piece.units = exact * (walk->batch->shape.group / STRETCH) + tiles;
     piece.turn = (uint16_t)(walk->batch->deterministic ? 0 : walk->units % walk->warps);
     walk->units += piece.units;
     walk->at += cost;
     if (walk->pieces == NULL)
         return;
-    piece.masked = piece.kind == KVARN_BLOCK_EXACT;
-    for (uint32_t i = piece.span_begin; walk->masks && i < piece.span_end; i++)
-        piece.masked |= partly_hidden(walk, &piece.of, &walk->spans[i]);
+    for (uint32_t i = 0; walk->masks && i < tiles; i++)
+        piece.masked |=
+            partly_hidden(walk, &piece.of, &walk->spans[piece.span_begin + piece.lead + i]);
     walk->pieces[index] = piece;
 }
 
-/* How many of the next `tiles` tiles belong to the block of the first one. */
-static uint32_t cut_here(const struct walk *walk, uint32_t tiles)
+/* Bytes from here on that belong to the block of that share. */
+static uint64_t left_of(const struct walk *walk, uint64_t share)
 {
-    uint64_t cost = walk->tile_cost, count = walk->shares;
+    uint64_t border;
+
+    if (walk->total == 0 || walk->batch->deterministic)
+        return UINT64_MAX;
+    border = ((share + 1) * walk->total + walk->shares - 1) / walk->shares;
+    return border > walk->at ? border - walk->at : 0;
+}
+
+/* How many of `tiles` tiles, of which the first begins `from` bytes from here, have their middle
+ * within `left` bytes. */
+static uint32_t fitting(const struct walk *walk, uint32_t tiles, uint64_t from, uint64_t left)
+{
+    uint64_t cost = walk->tile_cost, need = from + cost / 2, count;
 
     if (walk->batch->deterministic) {
-        uint32_t most = (tiles + CUT_PARTS - 1) / CUT_PARTS;
-        return most > CUT_TILES ? most : CUT_TILES;
+        count = (tiles + CUT_PARTS - 1) / CUT_PARTS;
+        return count > CUT_TILES ? (uint32_t)count : CUT_TILES;
     }
-    if (walk->total == 0)
-        return tiles;
-    /* the first byte of the next share, rounded up */
-    uint64_t border = ((share_of(walk, cost) + 1) * walk->total + count - 1) / count;
-    uint64_t fit = (border - walk->at - cost / 2 + cost - 1) / cost;
-    return fit < tiles ? (uint32_t)(fit > 0 ? fit : 1) : tiles;
+    count = left > need ? (left - need + cost - 1) / cost : 0;
+    return count < tiles ? (uint32_t)count : tiles;
 }
 
-static void walk_run(struct walk *walk, struct kvk_cuda_piece piece, uint32_t end)
+/* Spans [begin, tiles) are exact, [tiles, trail) tiles, [trail, end) exact: one piece, or as many
+ * as there are borders of shares in it. */
+static void walk_stretch(struct walk *walk, struct kvk_cuda_piece piece, uint32_t begin,
+                         uint32_t tiles, uint32_t trail, uint32_t end)
 {
-    uint32_t begin = piece.span_begin, cut = 0;
+    uint32_t most = fitting(walk, trail - tiles, 0, UINT64_MAX); /* deterministic: of a piece */
 
-    for (uint32_t i = begin; i < end; i += cut) {
-        if (i == begin || !walk->batch->deterministic)
-            cut = cut_here(walk, end - i);
-        cut = cut < end - i ? cut : end - i;
-        piece.kind = KVARN_BLOCK_TILE;
-        piece.span_begin = i;
-        piece.span_end = i + cut;
-        piece.units = cut;
-        uint64_t cost = cut * walk->tile_cost;
-        add_piece(walk, share_of(walk, walk->batch->deterministic ? cost : walk->tile_cost), piece,
-                  cost);
+    while (begin < end) {
+        uint64_t lead = exact_cost(walk, begin, tiles), last = exact_cost(walk, trail, end);
+        uint64_t share = share_of(walk, begin < tiles   ? lead
+                                        : tiles < trail ? walk->tile_cost
+                                                        : last);
+        uint64_t left = left_of(walk, share);
+        uint32_t fit = walk->batch->deterministic ? most : fitting(walk, trail - tiles, lead, left);
+        fit = fit < trail - tiles ? fit : trail - tiles;
+        if (begin == tiles && tiles < trail && fit == 0)
+            fit = 1;
+        uint64_t cost = lead + fit * walk->tile_cost;
+        piece.lead = (uint8_t)(tiles - begin);
+        piece.trail = 0;
+        piece.span_begin = begin;
+        begin = tiles = tiles + fit;
+        if (begin == trail && (cost == 0 || cost + last / 2 < left)) {
+            piece.trail = (uint8_t)(end - trail);
+            cost += last;
+            begin = end;
+        }
+        piece.span_end = begin;
+        if (walk->batch->deterministic)
+            share = share_of(walk, cost);
+        add_piece(walk, share, piece, cost);
     }
-}
-
-static void walk_exact(struct walk *walk, struct kvk_cuda_piece piece)
-{
-    uint64_t cost = walk->spans[piece.span_begin].tokens * walk->row_cost;
-
-    piece.kind = KVARN_BLOCK_EXACT;
-    piece.span_end = piece.span_begin + 1;
-    piece.units = (walk->spans[piece.span_begin].tokens + STRETCH - 1u) / STRETCH;
-    if (piece.units > 0)
-        add_piece(walk, share_of(walk, cost), piece, cost);
 }
 
 /* The pieces of these rows learn how many they are. Those of one block lead to each other, and a
@@ -227,20 +262,17 @@ static void walk_rows(struct walk *walk, struct kvk_cuda_piece piece)
     uint64_t before = walk->at;
 
     for (uint32_t i = walk->first; i < walk->last;) {
-        piece.span_begin = i;
-        if (walk->spans[i].kind == KVARN_BLOCK_EXACT) {
-            walk_exact(walk, piece);
-            i++;
-        } else {
-            uint32_t end = run_end(walk, i);
-            walk_run(walk, piece, end);
-            i = end;
-        }
+        uint32_t tiles = exact_end(walk, i), trail = run_end(walk, tiles);
+        uint32_t end = exact_end(walk, trail);
+        end = end == walk->last ? end : trail; /* or they lead the tiles after them */
+        if (end == i)
+            end = i = i + 1; /* a span without tokens */
+        else
+            walk_stretch(walk, piece, i, tiles, trail, end);
+        i = end;
     }
     if (walk->parts == 0) { /* rows that see nothing are written too */
-        piece.kind = KVARN_BLOCK_TILE;
         piece.span_begin = piece.span_end = walk->first;
-        piece.units = 0;
         add_piece(walk, share_of(walk, 0), piece, 0);
     }
     close_rows(walk);

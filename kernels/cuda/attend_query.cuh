@@ -8,6 +8,22 @@
 namespace attend
 {
 
+/* Hadamard over a lane's own elements, without the factor. */
+template <int N> __device__ __forceinline__ void butterflies(float (&x)[N])
+{
+#pragma unroll
+    for (int far = 1; far < N; far *= 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if ((i & far) == 0) {
+                float a = x[i], b = x[i + far];
+                x[i] = a + b;
+                x[i + far] = a - b;
+            }
+        }
+    }
+}
+
 /* A row as a warp holds it: element lane + 32 i in x[i]. H is its own inverse. */
 template <int N> __device__ __forceinline__ void rotate(float (&x)[N])
 {
@@ -21,17 +37,7 @@ template <int N> __device__ __forceinline__ void rotate(float (&x)[N])
             x[i] = lane & far ? other - x[i] : x[i] + other;
         }
     }
-#pragma unroll
-    for (int far = 1; far < N; far *= 2) {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if ((i & far) == 0) {
-                float a = x[i], b = x[i + far];
-                x[i] = a + b;
-                x[i + far] = a - b;
-            }
-        }
-    }
+    butterflies(x);
 #pragma unroll
     for (int i = 0; i < N; i++)
         x[i] *= N == 2 ? 0.125f : N == 4 ? 0.08838834764831845f : 0.0625f; /* 1 / sqrt(32 N) */
@@ -127,42 +133,77 @@ __device__ __forceinline__ void drop_non_finite(float (&x)[V::D / 32], const kvk
     }
 }
 
-/* One warp a row. */
-template <class V>
-__device__ __forceinline__ void prepare_row(float (&x)[V::D / 32], const kvk_cuda_piece *piece,
-                                            bool exact, bool bf16, int row, shared<V> &mem)
+/* x over the largest of the row, which is returned. */
+template <int N> __device__ __forceinline__ float normalise(float (&x)[N])
 {
     float top = 0;
 
-    if (!exact)
-        rotate(x);
 #pragma unroll
-    for (int i = 0; i < V::D / 32; i++)
+    for (int i = 0; i < N; i++)
         top = fmaxf(top, fabsf(x[i]));
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2)
         top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
     top = top < 1e-30f ? 0.0f : top;
     float inverse = top > 0 ? __frcp_rn(top) : 0.0f;
-    int j = row / 4, r = row % 4, t = lane_id() / 8, e = lane_id() % 8;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] *= inverse;
+    return top;
+}
+
+/* A lane's channel of a row, as the two columns of B want it. */
+__device__ __forceinline__ void put_halves(uint4 (&to)[32], int r, uint32_t two)
+{
+    int t = lane_id() / 8, e = lane_id() % 8;
+
+    ((uint16_t *)&to[8 * r + t])[e] = (uint16_t)two;
+    ((uint16_t *)&to[8 * r + 4 + t])[e] = (uint16_t)(two >> 16);
+}
+
+/* For exact rows. One warp a row. */
+template <class V>
+__device__ __forceinline__ void prepare_exact(const float (&given)[V::D / 32], float scale,
+                                              bool bf16, int row, shared<V> &mem)
+{
+    float x[V::D / 32];
+
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++)
+        x[i] = given[i];
+    float top = normalise(x);
+#pragma unroll
+    for (int i = 0; i < V::D / 32; i++)
+        put_halves(mem.q_exact[row / 4][i], row % 4,
+                   bf16 ? in_two<true>(x[i]) : in_two<false>(x[i]));
+    if (lane_id() == 0)
+        mem.row_scale[1][row] = top * scale;
+}
+
+/* For tiles. */
+template <class V>
+__device__ __forceinline__ void prepare_rotated(float (&x)[V::D / 32], float scale, int row,
+                                                shared<V> &mem)
+{
+    int t = lane_id() / 8, e = lane_id() % 8;
+
+    rotate(x);
+    float top = normalise(x);
 #pragma unroll
     for (int i = 0; i < V::D / 32; i++) {
-        float q = x[i] * inverse;
-        uint32_t two = bf16 ? in_two<true>(q) : in_two<false>(q);
-        ((float *)&mem.q[j][i][e / 4][r][t])[e % 4] = q * Q_TOP;
-        ((uint16_t *)&mem.q_half[j][i][8 * r + t])[e] = (uint16_t)two;
-        ((uint16_t *)&mem.q_half[j][i][8 * r + 4 + t])[e] = (uint16_t)(two >> 16);
+        ((float *)&mem.q[row / 4][i][e / 4][row % 4][t])[e % 4] = x[i] * Q_TOP;
+        put_halves(mem.q_half[row / 4][i], row % 4, in_two<false>(x[i]));
     }
     if (lane_id() == 0)
-        mem.row_scale[row] = top * __ldg(&piece->of.scale) * 1.4426950408889634f;
+        mem.row_scale[0][row] = top * scale;
 }
 
 template <class V>
 __device__ __forceinline__ void prepare_queries(queries<V> &q, const kvk_cuda_attend &a,
                                                 const kvk_cuda_piece *piece, shared<V> &mem)
 {
-    bool exact = __ldg(&piece->kind) == KVARN_BLOCK_EXACT;
-    bool bf16 = exact && a.shape.dtype == KVARN_BF16;
+    bool exact = __ldg(&piece->lead) + __ldg(&piece->trail) > 0;
+    float scale = __ldg(&piece->of.scale) * 1.4426950408889634f;
 
 #pragma unroll
     for (int pass = 0; pass < queries<V>::PASSES; pass++) {
@@ -173,7 +214,9 @@ __device__ __forceinline__ void prepare_queries(queries<V> &q, const kvk_cuda_at
             for (int i = 0; i < V::D / 32; i++)
                 x[i] = element(q.bits[pass][i], a.q_dtype);
             drop_non_finite<V>(x, a, piece, row);
-            prepare_row<V>(x, piece, exact, bf16, row, mem);
+            if (exact)
+                prepare_exact<V>(x, scale, a.shape.dtype == KVARN_BF16, row, mem);
+            prepare_rotated<V>(x, scale, row, mem);
         }
     }
 }
@@ -198,12 +241,36 @@ __device__ __forceinline__ void start_rows(state<V> &row, const kvk_cuda_attend 
             end += place_of(a, piece, r).token;
         row.m[j] = LOWEST;
         row.l[j] = 0;
-        row.scale[j] = mem.row_scale[r];
+        row.scale[j] = mem.row_scale[0][r];
         row.first[j] = window > 0 && end > window ? saturated(end - window) : 0;
         row.end[j] = saturated(end);
 #pragma unroll
         for (int i = 0; i < V::D / 8; i++)
             row.o[j][i] = 0;
+    }
+}
+
+/* The output's sums so far, of exact rows, into the basis of tiles: H over channel 8 i + g. */
+template <class V> __device__ __forceinline__ void rotate_sums(state<V> &row)
+{
+    constexpr int N = V::D / 8;
+    const float norm = N == 8 ? 0.125f : N == 16 ? 0.08838834764831845f : 0.0625f;
+
+#pragma unroll
+    for (int j = 0; j < V::NT; j++) {
+        float(&x)[N] = row.o[j];
+#pragma unroll
+        for (int far = 4; far < 32; far *= 2) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                float other = __shfl_xor_sync(~0u, x[i], far);
+                x[i] = lane_id() & far ? other - x[i] : x[i] + other;
+            }
+        }
+        butterflies(x);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] *= norm;
     }
 }
 

@@ -1,8 +1,8 @@
 /* A warp's tiles on their way from global memory: who is next, and the slots they land in.
  *
- * A warp takes tiles turn, turn + WARPS, ... of each piece of its block, and 16-row stretches of an
- * exact piece in the same way; copies run ahead of the piece being worked on, so that memory does
- * not wait while warps join their results. */
+ * A warp takes units turn, turn + WARPS, ... of each piece of its block: 16-row stretches of exact
+ * spans first, then tiles. Copies run ahead of the piece being worked on, so that memory does not
+ * wait while warps join their results. */
 #ifndef KVK_CUDA_ATTEND_RING_CUH
 #define KVK_CUDA_ATTEND_RING_CUH
 
@@ -15,9 +15,8 @@ namespace attend
 struct cursor {
     const kvk_cuda_piece *piece;
     uint64_t spans;
-    uint32_t index, units; /* tiles or stretches of 16 rows */
-    uint32_t next, head;
-    bool exact;
+    uint32_t index, stretches, units; /* of units; the first ones are stretches of exact rows */
+    uint32_t lead, next;
 };
 
 template <class V>
@@ -30,8 +29,21 @@ __device__ __forceinline__ void open_piece(cursor &at, const kvk_cuda_piece *pie
     at.units = __ldg(&piece->units);
     at.index = first < 0 ? first + V::WARPS : first;
     at.next = __ldg(&piece->next);
-    at.head = __ldg(&piece->kv_head);
-    at.exact = __ldg(&piece->kind) == KVARN_BLOCK_EXACT;
+    at.lead = __ldg(&piece->lead);
+    at.stretches = (at.lead + __ldg(&piece->trail)) * V::STRETCHES;
+}
+
+/* Where the span of the cursor's unit stands. */
+template <class V> __device__ __forceinline__ uint64_t span_of(const cursor &at)
+{
+    uint32_t span = at.lead + at.index - at.stretches;
+
+    if (at.index < at.stretches) {
+        span = at.index / V::STRETCHES;
+        if (span >= at.lead) /* behind the tiles */
+            span += at.units - at.stretches;
+    }
+    return at.spans + sizeof(kvk_cuda_span) * span;
 }
 
 /* A unit that is to be copied. */
@@ -51,12 +63,12 @@ template <class V> __device__ __forceinline__ unit take(cursor &at, const kvk_cu
             return u;
         open_piece<V>(at, pieces + at.next);
     }
-    uint4 span = __ldg((const uint4 *)(at.spans + (at.exact ? 0 : sizeof(span) * at.index)));
+    uint4 span = __ldg((const uint4 *)span_of<V>(at));
     u.cell = (uint64_t)span.y << 32 | span.x;
     u.tokens = span.w & 0xffff;
-    u.head = at.head;
-    u.stretch = at.index;
-    u.exact = at.exact;
+    u.head = __ldg(&at.piece->kv_head);
+    u.stretch = at.index % V::STRETCHES;
+    u.exact = at.index < at.stretches;
     u.any = true;
     at.index += V::WARPS;
     return u;

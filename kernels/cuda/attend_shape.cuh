@@ -27,6 +27,7 @@ template <int D_, int G_, int KB_, int VB_, int NT_> struct variant {
     static constexpr int K_SLOT = KVK_ATTEND_K_SLOT(D, G, KB), V_SLOT = KVK_ATTEND_V_SLOT(D, G, VB);
     static constexpr int EXACT_ROW = KVK_ATTEND_ROW_BYTES(D);
     static constexpr int MERGE_ROW = KVK_ATTEND_ROW_FLOATS(D);
+    static constexpr int STRETCHES = G / KVK_ATTEND_SPAN_ROWS; /* of an exact span */
     static constexpr int PART_BYTES = KVK_ATTEND_PART_BYTES(D, NT);
 };
 
@@ -35,13 +36,14 @@ template <class V> struct shared {
     uint8_t k[V::WARPS][V::STAGES][V::K_SLOT];
     uint8_t v[V::WARPS][V::STAGES][V::V_SLOT];
     float merge[V::WARPS][4][V::MERGE_ROW]; /* four rows of every warp */
-    float done[2][4][V::MERGE_ROW];         /* four joined rows: of tiles, of exact tokens */
+    float done[4][V::MERGE_ROW];            /* four joined rows */
     float4 q[V::NT][V::D / 32][2][4][4]; /* [step][half][row][t]: four channels, q~ times 16319 */
     uint4 q_half[V::NT][V::D / 32][32];  /* [step][lane]: eight channels, high or low part */
+    uint4 q_exact[V::NT][V::D / 32][32]; /* the same, not rotated, in the type of exact rows */
     float2 top[V::WARPS][V::ROWS];       /* maximum and sum */
     uint64_t barrier[V::WARPS][V::STAGES][2];
-    float row_scale[V::ROWS];
-    uint32_t last; /* this block joins the rows */
+    float row_scale[2][V::ROWS]; /* for tiles, for exact rows */
+    uint32_t last;               /* this block joins the rows */
 };
 
 /* What a lane keeps of query rows t + 4 j: channels 8 i + g of the output, in units of 2^m. */

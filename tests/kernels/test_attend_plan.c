@@ -162,14 +162,13 @@ static void check_cover(const struct fixture *f, uint32_t rows)
                     found++;
                     assert_memory_equal(&p->of, s, sizeof(*s));
                     for (uint32_t n = p->span_begin; n < p->span_end; n++) {
+                        bool tile = n >= p->span_begin + p->lead && n < p->span_end - p->trail;
                         met[n]++;
-                        assert_int_equal(f->spans[i][n].kind, p->kind);
+                        assert_int_equal(f->spans[i][n].kind,
+                                         tile ? KVARN_BLOCK_TILE : KVARN_BLOCK_EXACT);
                     }
-                    if (p->kind == KVARN_BLOCK_EXACT)
-                        assert_true(p->span_end == p->span_begin + 1 &&
-                                    p->units == (f->spans[i][p->span_begin].tokens + 15u) / 16);
-                    else
-                        assert_int_equal(p->units, p->span_end - p->span_begin);
+                    uint32_t exact = p->lead + (uint32_t)p->trail;
+                    assert_int_equal(p->units, p->span_end - p->span_begin + exact * 7);
                 }
                 assert_true(found > 0);
                 for (uint32_t n = 0; n < s->span_count; n++) {
@@ -218,6 +217,20 @@ static void even(void **state)
     add_sequence(f, 0, 129, 0, 0, 1);
     check(f, 4);
     check_even(f, 132, 131, 133); /* 17416 tiles: 131.9 */
+    drop(f);
+}
+
+/* A whole row in a block: sink, tiles and tail in one piece. */
+static void exact_beside_tiles(void **state)
+{
+    struct fixture *f = make(8, 4);
+
+    (void)state;
+    for (int i = 0; i < 16; i++)
+        add_sequence(f, 128, 128, 0, 77, 1);
+    check(f, 4);
+    check_even(f, 128, 144, 144); /* 8 stretches of 16 rows, 128 tiles, 8 stretches */
+    assert_int_equal(f->plan.pieces, 128);
     drop(f);
 }
 
@@ -355,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(even),
         cmocka_unit_test(one_sequence),
+        cmocka_unit_test(exact_beside_tiles),
         cmocka_unit_test(ragged),
         cmocka_unit_test(masked_pieces),
         cmocka_unit_test(deterministic_cuts),

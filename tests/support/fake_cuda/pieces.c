@@ -124,25 +124,25 @@ static bool sees_any(const struct fake_pieces *pieces, const struct fake_piece *
     return false;
 }
 
-/* A piece is of one kind, and does not leave out masks that it needs. */
+/* A piece is exact spans, tiles, exact spans, and does not leave out masks that it needs. */
 static void check_spans(const struct fake_pieces *pieces, const struct fake_piece *piece,
                         const struct kvk_cuda_span *spans)
 {
     const struct kvk_cuda_piece *given = piece->given;
+    uint32_t count = given->span_end - given->span_begin, exact = given->lead + given->trail;
+    uint32_t stretches = pieces->all->shape.group / 16;
 
-    if (given->kind == KVARN_BLOCK_EXACT && given->span_end - given->span_begin > 1)
-        fake_die("%s: %u exact spans in a piece", pieces->name,
-                 given->span_end - given->span_begin);
-    if (given->kind == KVARN_BLOCK_TILE && given->units != given->span_end - given->span_begin)
-        fake_die("%s: %u tiles in %u spans", pieces->name, given->units,
-                 given->span_end - given->span_begin);
+    if (exact > count || given->units != exact * stretches + (count - exact))
+        fake_die("%s: %u units in %u spans, %u of them exact", pieces->name, given->units, count,
+                 exact);
     for (uint32_t s = given->span_begin; s < given->span_end; s++) {
-        if (spans[s].kind != given->kind)
-            fake_die("%s: a span of kind %u in a piece of kind %u", pieces->name, spans[s].kind,
-                     given->kind);
-        bool whole =
-            spans[s].tokens == pieces->all->shape.group || given->kind == KVARN_BLOCK_EXACT;
-        if (given->masked == 0 && !(whole && all_see(pieces, piece, &spans[s])))
+        bool tile = s >= given->span_begin + given->lead && s < given->span_end - given->trail;
+        if (spans[s].kind != (tile ? KVARN_BLOCK_TILE : KVARN_BLOCK_EXACT) ||
+            (!tile && spans[s].tokens == 0))
+            fake_die("%s: span %u of kind %u where a piece has the other", pieces->name, s,
+                     spans[s].kind);
+        bool whole = spans[s].tokens == pieces->all->shape.group;
+        if (tile && given->masked == 0 && !(whole && all_see(pieces, piece, &spans[s])))
             fake_die("%s: sequence %u, row %u: span %u needs a mask", pieces->name, given->sequence,
                      given->row_begin, s);
     }

@@ -286,8 +286,7 @@ static kvd_cu_result attend(int spoil, float *out, float *lse)
                                             .span_begin = i == 2,
                                             .span_end = i == 1 ? 1 : 2,
                                             .part = i == 2,
-                                            .parts = i > 0 ? 2 : 1,
-                                            .kind = KVARN_BLOCK_TILE};
+                                            .parts = i > 0 ? 2 : 1};
     pieces[0].next = 2;
     pieces[1].span_end += spoil == 1;     /* the second tile twice */
     pieces[0].span_end -= spoil == 2;     /* one not at all */
