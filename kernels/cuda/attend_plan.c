@@ -9,7 +9,7 @@
 
 enum {
     STRETCH = KVK_ATTEND_SPAN_ROWS,
-    CUT_TILES = 16, /* deterministic: of a piece, at least */
+    CUT_ROUNDS = 2, /* deterministic: tiles of a piece that each warp takes, about */
     CUT_PARTS = 64, /* and at most so many pieces of a run of tiles */
     RUNS = 8,       /* ends of runs remembered from head to head */
 };
@@ -37,10 +37,16 @@ struct walk {
     bool masks; /* some tile of the sequence is partly hidden */
 };
 
+uint32_t kvk_attend_rows(uint32_t rows)
+{
+    return rows <= 4 ? 4 : 8;
+}
+
 static void choose_kernel(struct walk *walk, uint32_t rows)
 {
     const struct kvk_shape *s = &walk->batch->shape;
-    int d = s->dim, g = s->group, kb = s->bits_k, vb = s->bits_v, nt = rows <= 4 ? 1 : 2;
+    int d = s->dim, g = s->group, kb = s->bits_k, vb = s->bits_v;
+    int nt = (int)kvk_attend_rows(rows) / 4;
 
     walk->nt = (uint32_t)nt;
     walk->warps = (uint32_t)KVK_ATTEND_WARPS(d, g, kb, vb, nt);
@@ -195,12 +201,17 @@ static uint32_t fitting(const struct walk *walk, uint32_t tiles, uint64_t from, 
 {
     uint64_t cost = walk->tile_cost, need = from + cost / 2, count;
 
-    if (walk->batch->deterministic) {
-        count = (tiles + CUT_PARTS - 1) / CUT_PARTS;
-        return count > CUT_TILES ? (uint32_t)count : CUT_TILES;
-    }
     count = left > need ? (left - need + cost - 1) / cost : 0;
     return count < tiles ? (uint32_t)count : tiles;
+}
+
+/* deterministic: tiles of a piece, by the length of the run alone. */
+static uint32_t even_cut(const struct walk *walk, uint32_t tiles)
+{
+    uint32_t round = CUT_ROUNDS * walk->warps, parts = (tiles + round - 1) / round;
+
+    parts = parts > CUT_PARTS ? CUT_PARTS : parts;
+    return parts > 0 ? (tiles + parts - 1) / parts : 0;
 }
 
 /* Spans [begin, tiles) are exact, [tiles, trail) tiles, [trail, end) exact: one piece, or as many
@@ -208,7 +219,7 @@ static uint32_t fitting(const struct walk *walk, uint32_t tiles, uint64_t from, 
 static void walk_stretch(struct walk *walk, struct kvk_cuda_piece piece, uint32_t begin,
                          uint32_t tiles, uint32_t trail, uint32_t end)
 {
-    uint32_t most = fitting(walk, trail - tiles, 0, UINT64_MAX); /* deterministic: of a piece */
+    uint32_t most = even_cut(walk, trail - tiles);
 
     while (begin < end) {
         uint64_t lead = exact_cost(walk, begin, tiles), last = exact_cost(walk, trail, end);

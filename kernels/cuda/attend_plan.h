@@ -3,7 +3,7 @@
  * Every thread block gets about the same number of bytes; cuts ignore the borders of sequences and
  * heads, so that rows may have several pieces, in different blocks, which are joined at the end of
  * the same launch. `deterministic` cuts each sequence by its own spans alone: its results are then
- * the same bits in any batch. No function here allocates. */
+ * the same bits in any batch whose kernel is the same. No function here allocates. */
 #ifndef KVK_CUDA_ATTEND_PLAN_H
 #define KVK_CUDA_ATTEND_PLAN_H
 
@@ -28,6 +28,10 @@ struct kvk_attend_plan {
     uint32_t joins;                         /* counters */
     size_t part_bytes;                      /* of kvk_cuda_attend.parts */
 };
+
+/* Query rows of a kv head that the kernel works on at a time, when no sequence of the batch has
+ * more than `rows` of them. Batches with the same answer have the same kernel. */
+uint32_t kvk_attend_rows(uint32_t rows);
 
 /* What the launch needs and, unless pieces is NULL, the pieces themselves: plan->pieces of them, as
  * a call with NULL on the same batch has told. INVALID_SHAPE when heads or shape do not fit. */

@@ -21,6 +21,7 @@ enum {
 struct kvd_cuda_attend_kind {
     struct kvk_shape shape;
     uint32_t kv_heads, q_heads, q_dtype, out_dtype, deterministic;
+    uint32_t rows; /* deterministic: of the kernel, which others must not choose */
 };
 
 struct kvd_cuda_sequence {

@@ -165,6 +165,8 @@ static bool plan_entry(struct kvd_cuda_executor *executor, struct kvd_taken *job
     kind.q_dtype = attend.q_dtype;
     kind.out_dtype = attend.out_dtype;
     kind.deterministic = attend.deterministic != 0;
+    if (kind.deterministic != 0)
+        kind.rows = kvk_attend_rows(attend.q_tokens * (attend.q_heads / job->copy.heads));
     if (!has_room(attends, &attend, &kind, &number) &&
         !(kvd_cuda_attends_run(executor) && has_room(attends, &attend, &kind, &number)))
         return false;
