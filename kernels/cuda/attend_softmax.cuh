@@ -44,8 +44,8 @@ template <int N> __device__ __forceinline__ float top_of(const float (&s)[N])
     return top;
 }
 
-/* A row's maximum becomes at least top: O and l are brought to it. Returns nothing to do for rows
- * that stay, which is most of them after the first tiles. */
+/* A row's maximum becomes at least top, and O and l are brought to it. After the first tiles there
+ * is mostly nothing to do. */
 template <class V> __device__ __forceinline__ void raise(state<V> &row, int j, float top)
 {
     float m = fmaxf(row.m[j], top);

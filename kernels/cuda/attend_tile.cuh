@@ -21,8 +21,8 @@ constexpr float SIGNED_ZERO = 12582912.0f, UNSIGNED_ZERO = 8388608.0f; /* 1.5 * 
 constexpr float Q_TOP = 16319.0f; /* times less than 2 is at most 127 * 256 + 127 */
 constexpr float P_TOP = 65500.0f;
 
-/* Maximum of the halves (none negative) in N words, over `lanes` lanes from distance `near` on; a
- * number above 0. */
+/* Maximum of the halves (none negative) in N words of all lanes that differ in bits `near` .. `end`
+ * of their number; above 0. */
 template <int N>
 __device__ __forceinline__ float half_top(const uint32_t (&pairs)[N], int near, int end)
 {
