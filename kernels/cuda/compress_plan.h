@@ -18,8 +18,9 @@ enum { KVK_CUDA_WRITE_THREADS = 128 };
 #define KVK_CUDA_COMPRESS_SHARED(dim, group)                                                       \
     (2 * (dim) * (group) + 48 * ((group) / 8 + 4) + 6 * (dim) + 8 * 24 + 3 * 32)
 
-/* kvk_cuda_blocks.settle of a service: on real keys and values balancing ends after 2 to 4 of 8
- * iterations, and reconstruction is within 0.05 % of what all of them give. */
+/* kvk_cuda_blocks.settle of a service. On real keys and values balancing then takes the time of 2
+ * to 4 of 8 iterations, and reconstruction is within 0.05 % of what all of them give (tests/bench/
+ * NOTES.md). */
 #define KVK_CUDA_SETTLE 0.1f
 
 /* Rows [group, dim] at block.k, block.v -> TILE cells. Rows of an EXACT slot are such rows:

@@ -156,7 +156,8 @@ static void check_write(struct gpu *gpu, const struct kvk_shape *shape, uint32_t
 static void check_seal(struct gpu *gpu, const struct kvk_shape *shape, uint32_t odd,
                        struct rng *rng)
 {
-    size_t exact = cell_bytes(shape, KVARN_BLOCK_EXACT), record = cell_bytes(shape, KVARN_BLOCK_TILE);
+    size_t exact = cell_bytes(shape, KVARN_BLOCK_EXACT),
+           record = cell_bytes(shape, KVARN_BLOCK_TILE);
     size_t exact_slot = LAYERS * HEADS * exact, slot = LAYERS * HEADS * record;
     uint8_t *direct = room(BLOCKS * slot), *sealed = room(BLOCKS * slot);
     uint64_t exact_at = gpu_alloc(gpu, BLOCKS * exact_slot), at = gpu_alloc(gpu, BLOCKS * slot);
