@@ -235,7 +235,7 @@ static void what_does_not_fit_is_halved(void **state)
     struct kvd_attend *attend = (struct kvd_attend *)(job + 1);
     struct kvd_job_span *spans = (struct kvd_job_span *)(attend + 1);
     describe(t, attend, sizeof(*job) + sizeof(*attend), MANY, 64);
-    attend->q_tokens = KVD_Q_TOKENS_MAX;
+    attend->q_tokens = KVD_Q_TOKENS_MAX / 2;
     attend->full = 0;
     attend->window = 0;
     attend->limit = 10 * MANY;
