@@ -138,6 +138,9 @@ static void check_shape(struct gpu *gpu, struct rng *rng, const struct kvk_shape
                                             .token_stride_bytes = c->plan.k_stride,
                                             .kind = KVARN_BLOCK_TILE,
                                             .tokens = shape->group};
+        /* words are read whole, so also what lies before the first row has been written to */
+        gpu_poison(gpu, rows[2 * i], matrix + c->plan.unaligned);
+        gpu_poison(gpu, rows[2 * i + 1], matrix + c->plan.unaligned);
         gpu_write(gpu, blocks[i].k, c->k, matrix);
         gpu_write(gpu, blocks[i].v, c->v, matrix);
     }
