@@ -277,7 +277,7 @@ static void walk_rows(struct walk *walk, struct kvk_cuda_piece piece)
         uint32_t end = exact_end(walk, trail);
         end = end == walk->last ? end : trail; /* or they lead the tiles after them */
         if (end == i)
-            end = i = i + 1; /* a span without tokens */
+            end = i + 1; /* a span without tokens */
         else
             walk_stretch(walk, piece, i, tiles, trail, end);
         i = end;

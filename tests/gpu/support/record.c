@@ -24,7 +24,7 @@ static uint32_t code(const struct side *side, uint32_t row, uint32_t column, uin
 {
     size_t bit = ((size_t)row * columns + column) * side->bits;
 
-    return side->codes[bit / 8] >> bit % 8 & ((1u << side->bits) - 1);
+    return (uint32_t)side->codes[bit / 8] >> bit % 8 & ((1u << side->bits) - 1);
 }
 
 /* Element of the rotated matrix as the record has it. */
