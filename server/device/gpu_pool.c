@@ -16,7 +16,7 @@ static kvarn_status take_pool(struct kvd_gpu_pool *pool, const void *message, ui
         return KVARN_INTERNAL;
     memcpy(&said, message, sizeof(said));
     if (said.chunks == 0 || said.chunks > KVD_POOL_CHUNKS_MAX || said.chunk_bytes == 0 ||
-        said.chunk_bytes % KVD_CHUNK_ALIGN_BYTES != 0 || said.chunk_bytes > INT64_MAX / said.chunks)
+        said.chunk_bytes % KVD_CHUNK_ALIGN_BYTES != 0 || said.chunk_bytes > KVD_CHUNK_BYTES)
         return KVARN_INTERNAL;
     pool->fds = calloc(said.chunks, sizeof(*pool->fds));
     if (pool->fds == NULL)

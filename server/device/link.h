@@ -78,8 +78,8 @@ struct kvd_link_hello {
 /* A pool was made: chunk i is bytes [i, i + 1) * chunk_bytes of it. `chunks` descriptors follow. */
 struct kvd_link_pool {
     uint32_t kind;
-    uint32_t chunks; /* 1..KVD_POOL_CHUNKS_MAX */
-    uint64_t chunk_bytes;
+    uint32_t chunks;      /* 1..KVD_POOL_CHUNKS_MAX */
+    uint64_t chunk_bytes; /* a multiple of KVD_CHUNK_ALIGN_BYTES, up to KVD_CHUNK_BYTES */
 };
 
 enum { KVD_LINK_FDS_MAX = 253 }; /* of one message: the system's own bound */

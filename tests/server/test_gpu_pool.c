@@ -106,6 +106,8 @@ static void nonsense_is_refused_and_leaks_nothing(void **state)
     assert_int_equal(say_pool(&pool, 4, 0), KVARN_INTERNAL);
     assert_int_equal(say_pool(&pool, 4, 4096), KVARN_INTERNAL);
     assert_int_equal(say_pool(&pool, 4, UINT64_MAX / 2 + 1), KVARN_INTERNAL);
+    assert_int_equal(say_pool(&pool, 1, UINT64_C(1) << 62), KVARN_INTERNAL);
+    assert_int_equal(say_pool(&pool, 4, KVD_CHUNK_BYTES + KVD_CHUNK_ALIGN_BYTES), KVARN_INTERNAL);
     assert_int_equal(kvd_gpu_pool_take(&pool, &said, sizeof(said) - 1, NULL, 0), KVARN_INTERNAL);
     assert_int_equal(kvd_gpu_pool_take(&pool, &said, 3, NULL, 0), KVARN_INTERNAL);
     make_fds(&fd, 0, 1);
