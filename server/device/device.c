@@ -115,6 +115,7 @@ static void on_worker_ready(void *context)
 {
     struct kvd_device *device = context;
 
+    kvd_deferred_arm(device->flush); /* zeros that were asked for meanwhile or were lost */
     if (device->restarted != NULL)
         device->restarted(device->restarted_context);
 }
