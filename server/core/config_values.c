@@ -78,6 +78,10 @@ static bool gpu_size(const char *text, struct kvd_config_pool *pool, const char 
     if (!kvd_config_number(number, 10, 0, GPU_NUMBER_MAX, &pool->number) ||
         !kvd_size_parse(colon + 1, 100, &size, why))
         return false;
+    if (strchr(colon, '%') == NULL && size > KVD_POOL_CHUNKS_MAX * KVD_CHUNK_BYTES) {
+        *why = "a GPU's pool has at most 256GiB";
+        return false;
+    }
     pool->gpu = true;
     if (strchr(colon, '%') != NULL)
         pool->percent = (uint32_t)size;
