@@ -15,6 +15,7 @@
 #include "support/rng.h"
 
 static struct kvd_work work;
+static struct kvd_service service; /* with one device, which nobody asks for anything */
 static struct kvd_space space;
 static struct kvd_query query;
 
@@ -25,6 +26,7 @@ static kvarn_status resolve(struct kvw_query in)
     space.heads = 3;
     space.shape = (struct kvk_shape){.dim = 64, .group = 64, .dtype = KVARN_BF16};
     work.space = &space;
+    work.request.service = &service;
     return kvd_query_resolve(&work, &in, &query);
 }
 
