@@ -5,8 +5,10 @@
  * same block.
  *
  * Memory that cannot be read any more would end one worker after the other. So a check that follows
- * one which ended its worker goes in small steps, and blocks whose step ends another one are given
- * up, slot and all: nobody reads or writes there again. */
+ * one which ended its worker goes in small steps, and blocks whose step ends two workers in a row
+ * are given up, slot and all: nobody reads or writes there again. A worker may also be killed for
+ * what has nothing to do with the blocks, but hardly twice at the same step. Once it is known that
+ * there is such memory, further steps are given up with the first worker that they end. */
 #include "server/rpc/recheck.h"
 
 #include <stdlib.h>
@@ -20,7 +22,7 @@ enum {
     BATCH_BLOCKS = 1024,
     BATCH_BYTES = 256 << 20,
     CAREFUL_BLOCKS = 16, /* of the one batch in flight when the last check ended a worker */
-    DEATHS_MAX = 2       /* then its blocks are taken to be what ends the workers */
+    NO_BLOCK = -1
 };
 
 struct batch {
@@ -44,7 +46,9 @@ struct kvd_recheck {
     struct walk walk;
     uint32_t wanted[KVD_SPACES_MAX]; /* blocks to check, by space slot */
     uint32_t in_flight;
-    uint32_t deaths; /* of workers, during checks, in a row */
+    bool careful;    /* the last check ended its worker */
+    int64_t suspect; /* id of the first block of the careful step that did */
+    bool proven;     /* blocks were given up since the last check that came to its end */
     uint64_t started_ns, checked, lost;
     struct batch batches[BATCHES];
 };
@@ -57,6 +61,7 @@ kvarn_status kvd_recheck_open(struct kvd_recheck **recheck, struct kvd_service_d
     if (!made)
         return KVARN_INTERNAL;
     made->home = home;
+    made->suspect = NO_BLOCK;
     for (int i = 0; i < BATCHES; i++)
         made->batches[i].recheck = made;
     return KVARN_OK;
@@ -117,7 +122,7 @@ static const struct kvd_space *collect(struct kvd_recheck *recheck, struct batch
         const struct kvd_block *block;
         uint64_t bytes = 0;
 
-        while (batch->count < (recheck->deaths ? CAREFUL_BLOCKS : BATCH_BLOCKS) &&
+        while (batch->count < (recheck->careful ? CAREFUL_BLOCKS : BATCH_BLOCKS) &&
                bytes < BATCH_BYTES && walk->seen < recheck->wanted[walk->space] &&
                (block = kvd_block_at(blocks_of(recheck), walk->next)) != NULL) {
             walk->next++;
@@ -181,7 +186,8 @@ static void end(struct kvd_recheck *recheck)
     struct kvd_service *service = recheck->home->service;
 
     recheck->active = false;
-    recheck->deaths = 0;
+    recheck->careful = recheck->proven = false;
+    recheck->suspect = NO_BLOCK;
     kvd_log(
         recheck->lost ? KVD_LOG_ERROR : KVD_LOG_INFO, "pool_verified",
         kvd_text("device", kvd_device_name(recheck->home->device)),
@@ -191,7 +197,7 @@ static void end(struct kvd_recheck *recheck)
 
 static struct batch *idle_batch(struct kvd_recheck *recheck)
 {
-    for (int i = 0; i < (recheck->deaths ? 1 : BATCHES); i++)
+    for (int i = 0; i < (recheck->careful ? 1 : BATCHES); i++)
         if (!recheck->batches[i].job)
             return &recheck->batches[i];
     return NULL;
@@ -245,7 +251,7 @@ static void judge(struct kvd_recheck *recheck, const struct batch *batch, kvarn_
     }
 }
 
-/* What was in flight when one worker too many ended. The slots are not used again. */
+/* What was in flight when a second worker ended. The slots are not used again. */
 static void give_up(struct kvd_recheck *recheck, const struct batch *batch)
 {
     uint64_t lost = recheck->lost;
@@ -264,14 +270,25 @@ static void give_up(struct kvd_recheck *recheck, const struct batch *batch)
             kvd_text("why", "reading them ends the worker"));
 }
 
+/* Did the last worker end at this step too? */
+static bool suspected(const struct kvd_recheck *recheck, const struct batch *batch)
+{
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (batch->blocks[i].id == recheck->suspect)
+            return true;
+    return false;
+}
+
 /* The worker ended at this batch. */
 static void suspect(struct kvd_recheck *recheck, const struct batch *batch)
 {
-    if (!recheck->over) /* the first of its batches to come back */
-        recheck->deaths++;
-    recheck->over = true;
-    if (recheck->deaths >= DEATHS_MAX)
+    if (recheck->careful && (recheck->proven || suspected(recheck, batch))) {
         give_up(recheck, batch);
+        recheck->proven = true;
+    } else if (recheck->careful && !recheck->over) {
+        recheck->suspect = batch->blocks[0].id;
+    }
+    recheck->careful = recheck->over = true;
 }
 
 static void batch_done(void *context, struct kvd_job *job, kvarn_status status)

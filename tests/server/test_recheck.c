@@ -218,22 +218,49 @@ static void what_ends_one_worker_after_the_other_is_given_up(void **state)
     (void)state;
     open_scene(&scene, 40);
     used = kvd_pool_used_bytes(scene.rig.service->devices[0].pool);
-    for (uint32_t life = 0; life < 2; life++) {
+    for (uint32_t life = 0; life < 3; life++) {
         fake_device_restarted(scene.rig.device);
-        fake_device_lose(scene.rig.device, life); /* the second survives its first step */
+        fake_device_lose(scene.rig.device, life > 0); /* all but the first survive a step */
         rig_run(&scene.rig);
         assert_int_equal(rig_metric(&scene.rig, "kvarn_device_ready"), 0);
-        assert_int_equal(rig_metric(&scene.rig, "kvarn_blocks_lost_total"), life * 16);
+        assert_int_equal(rig_metric(&scene.rig, "kvarn_blocks_lost_total"), life == 2 ? 16 : 0);
     }
+    fake_device_restarted(scene.rig.device);
+    fake_device_lose(scene.rig.device, 1); /* now it is known that there is such memory */
+    rig_run(&scene.rig);
+    assert_int_equal(rig_metric(&scene.rig, "kvarn_blocks_lost_total"), 24);
     fake_device_restarted(scene.rig.device);
     rig_run(&scene.rig);
     assert_int_equal(rig_metric(&scene.rig, "kvarn_device_ready"), 1);
     for (uint32_t i = 0; i < 40; i++)
-        assert_int_equal(status_of(get(&scene, i)), i < 16 || i >= 32 ? KVARN_OK : KVARN_NOT_FOUND);
+        assert_int_equal(status_of(get(&scene, i)), i < 16 ? KVARN_OK : KVARN_NOT_FOUND);
     /* The slots stay taken: nobody is given them. */
     assert_int_equal(kvd_pool_used_bytes(scene.rig.service->devices[0].pool), used);
-    for (uint32_t id = 16; id < 32; id++)
+    for (uint32_t id = 16; id < 40; id++)
         kvd_block_release(&scene.rig.service->blocks, kvd_block_at(&scene.rig.service->blocks, id));
+    close_scene(&scene);
+}
+
+/* Workers that are killed at other blocks each time cost none. */
+static void who_kills_workers_here_and_there_loses_nothing(void **state)
+{
+    static const uint32_t steps[] = {0, 0, 1, 0, 2, 1, 2};
+    struct scene scene;
+
+    (void)state;
+    open_scene(&scene, 40);
+    for (size_t life = 0; life < sizeof steps / sizeof steps[0]; life++) {
+        fake_device_restarted(scene.rig.device);
+        fake_device_lose(scene.rig.device, steps[life]);
+        rig_run(&scene.rig);
+        assert_int_equal(rig_metric(&scene.rig, "kvarn_device_ready"), 0);
+    }
+    fake_device_restarted(scene.rig.device);
+    rig_run(&scene.rig);
+    assert_int_equal(rig_metric(&scene.rig, "kvarn_device_ready"), 1);
+    assert_int_equal(rig_metric(&scene.rig, "kvarn_blocks_lost_total"), 0);
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(status_of(get(&scene, i)), KVARN_OK);
     close_scene(&scene);
 }
 
@@ -307,6 +334,7 @@ int main(void)
         cmocka_unit_test(blocks_that_only_a_sequence_holds_are_checked),
         cmocka_unit_test(tails_are_kept),
         cmocka_unit_test(what_ends_one_worker_after_the_other_is_given_up),
+        cmocka_unit_test(who_kills_workers_here_and_there_loses_nothing),
         cmocka_unit_test(a_check_waits_for_staging),
         cmocka_unit_test(the_order_of_eviction_stays),
         cmocka_unit_test(a_host_pool_is_not_checked),
