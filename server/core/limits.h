@@ -49,6 +49,7 @@ enum {
     /* of a CUDA pool; each is a descriptor of the front. 256 GiB of 64 MiB */
     KVD_POOL_CHUNKS_MAX = 4096,
     KVD_WORKER_HELLO_MS = 30000,      /* a worker's self-test takes no longer */
+    KVD_WORKER_AGAIN_MS = 3000,       /* nor, if the first took an eighth of it, a later one's */
     KVD_WORKER_STALL_MS = 60000,      /* a worker at work makes progress in this time */
     KVD_GPU_STALL_MS = 2000,          /* a GPU's: no wave of work takes a tenth of it */
     KVD_WORKER_STOP_MS = 2000,        /* from asking a worker to end to SIGKILL */

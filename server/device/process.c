@@ -30,6 +30,7 @@ struct kvd_process {
     uint64_t ready_ns;              /* 0: never was */
     uint64_t start_ns;              /* of the next one, or of the one under way */
     uint32_t restarts, short_lives; /* short_lives: in a row */
+    uint32_t silence_ms;            /* a later start that says nothing for so long hangs */
 };
 
 static void on_child(void *context, int exit_code, int signal);
@@ -219,7 +220,7 @@ static void restart(struct kvd_process *process)
 
     process->restarts++;
     if (start(process, &why) == KVARN_OK && watch(process) == KVARN_OK) {
-        kvd_timer_start(process->timer, KVD_WORKER_HELLO_MS, 0);
+        kvd_timer_start(process->timer, process->silence_ms, 0);
         return;
     }
     kvd_log(KVD_LOG_ERROR, "worker_not_started", kvd_text("device", process->options.name),
@@ -284,10 +285,20 @@ static bool wait_for_message(int control, uint64_t until)
     return false;
 }
 
+/* The first start says how long a start takes here; a machine under load gets eight times that. */
+static uint32_t silence_allowed_ms(uint64_t first_ns)
+{
+    uint64_t ms = first_ns / 1000000u * 8;
+
+    if (ms < KVD_WORKER_AGAIN_MS)
+        return KVD_WORKER_AGAIN_MS;
+    return ms < KVD_WORKER_HELLO_MS ? (uint32_t)ms : KVD_WORKER_HELLO_MS;
+}
+
 /* A daemon that cannot compute must not say that it is up, so this one start blocks. */
 static kvarn_status first_start(struct kvd_process *process, const char **why)
 {
-    uint64_t until = kvd_now_ns() + (uint64_t)KVD_WORKER_HELLO_MS * 1000000u;
+    uint64_t begun = kvd_now_ns(), until = begun + (uint64_t)KVD_WORKER_HELLO_MS * 1000000u;
     kvarn_status status = start(process, why);
 
     if (status != KVARN_OK)
@@ -299,6 +310,7 @@ static kvarn_status first_start(struct kvd_process *process, const char **why)
         }
         status = take_message(process, true, why);
     } while (status == KVARN_RETRY);
+    process->silence_ms = silence_allowed_ms(kvd_now_ns() - begun);
     if (status == KVARN_OK) {
         const struct kvd_gpu_pool *pool = process->options.gpu_pool;
         process->options.launch.pool_chunks = pool != NULL ? pool->chunks : 0;

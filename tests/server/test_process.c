@@ -110,6 +110,23 @@ static void a_worker_that_served_is_soon_back(void **state)
     }
 }
 
+/* A worker that hangs while it starts, as a GPU's may in the driver, does not take half a minute.
+ */
+static void a_start_that_hangs_is_given_up(void **state)
+{
+    struct device_rig *f = *state;
+    uint64_t begun = device_now_ms();
+
+    assert_int_equal(kill(device_worker_pid(), SIGKILL), 0);
+    while (kvd_device_restarts(f->device) == 0)
+        kvd_loop_turn(f->loop);
+    assert_int_equal(kill(device_worker_pid(), SIGSTOP), 0);
+    while (!kvd_device_ready(f->device))
+        kvd_loop_turn(f->loop);
+    assert_int_equal(kvd_device_restarts(f->device), 2);
+    assert_true(device_now_ms() - begun < KVD_WORKER_HELLO_MS / 2);
+}
+
 /* The rings as the worker sees them. */
 static struct kvd_link_rings *map_rings(void)
 {
@@ -262,6 +279,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(long_job_is_no_stall_and_holds_nobody_up, device_setup,
                                         device_teardown),
         cmocka_unit_test_setup_teardown(a_worker_that_served_is_soon_back, device_setup,
+                                        device_teardown),
+        cmocka_unit_test_setup_teardown(a_start_that_hangs_is_given_up, device_setup,
                                         device_teardown),
         cmocka_unit_test_setup_teardown(a_broken_ring_is_not_read_again, device_setup,
                                         device_teardown),
