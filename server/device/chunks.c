@@ -12,6 +12,8 @@ union ancillary {
 
 kvarn_status kvd_chunks_send(int control, uint32_t first, const int *fds, uint32_t count)
 {
+    if (count == 0 || count > KVD_LINK_FDS_MAX)
+        return KVARN_INTERNAL;
     struct kvd_link_chunks chunks = {.kind = KVD_LINK_CHUNKS, .first = first, .count = count};
     struct iovec iov = {.iov_base = &chunks, .iov_len = sizeof(chunks)};
     union ancillary room = {0};
@@ -22,8 +24,6 @@ kvarn_status kvd_chunks_send(int control, uint32_t first, const int *fds, uint32
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     ssize_t sent;
 
-    if (count == 0 || count > KVD_LINK_FDS_MAX)
-        return KVARN_INTERNAL;
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(count * sizeof(int));

@@ -63,6 +63,9 @@ bool kvd_gpu_pool_complete(const struct kvd_gpu_pool *pool)
     return pool->chunks > 0 && pool->have == pool->chunks;
 }
 
+/* All at once: so few short messages fit the socket's buffer, whatever its size. */
+_Static_assert(KVD_POOL_CHUNKS_MAX <= 32 * KVD_LINK_FDS_MAX, "messages that carry a whole pool");
+
 kvarn_status kvd_gpu_pool_send(const struct kvd_gpu_pool *pool, int control)
 {
     kvarn_status status = KVARN_OK;

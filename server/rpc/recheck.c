@@ -296,12 +296,11 @@ static void batch_done(void *context, struct kvd_job *job, kvarn_status status)
     struct batch *batch = context;
     struct kvd_recheck *recheck = batch->recheck;
 
-    if (status == KVARN_OK)
-        status = kvd_status_of(job->status);
+    /* That a worker ended is known from the front's own side, never from what a job says. */
     if (status == KVARN_GPU_LOST)
         suspect(recheck, batch);
     else
-        judge(recheck, batch, status);
+        judge(recheck, batch, status == KVARN_OK ? kvd_status_of(job->status) : status);
     kvd_staging_give(recheck->home->device, (uint8_t *)batch->job);
     batch->job = NULL;
     recheck->in_flight--;

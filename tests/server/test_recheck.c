@@ -241,6 +241,22 @@ static void what_ends_one_worker_after_the_other_is_given_up(void **state)
     close_scene(&scene);
 }
 
+/* A worker that lives and says that it is lost does not hold the check up: its blocks count as
+ * wrong. */
+static void a_worker_cannot_say_that_it_is_gone(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    open_scene(&scene, 3);
+    fake_device_restarted(scene.rig.device);
+    fake_device_claim(scene.rig.device, KVARN_GPU_LOST);
+    rig_run(&scene.rig);
+    assert_int_equal(rig_metric(&scene.rig, "kvarn_device_ready"), 1);
+    assert_int_equal(rig_metric(&scene.rig, "kvarn_blocks_lost_total"), 3);
+    close_scene(&scene);
+}
+
 /* Workers that are killed at other blocks each time cost none. */
 static void who_kills_workers_here_and_there_loses_nothing(void **state)
 {
@@ -334,6 +350,7 @@ int main(void)
         cmocka_unit_test(blocks_that_only_a_sequence_holds_are_checked),
         cmocka_unit_test(tails_are_kept),
         cmocka_unit_test(what_ends_one_worker_after_the_other_is_given_up),
+        cmocka_unit_test(a_worker_cannot_say_that_it_is_gone),
         cmocka_unit_test(who_kills_workers_here_and_there_loses_nothing),
         cmocka_unit_test(a_check_waits_for_staging),
         cmocka_unit_test(the_order_of_eviction_stays),

@@ -29,6 +29,7 @@ struct kvd_device {
     int64_t lose_after; /* < 0: never */
     uint32_t full_skip, full_count, restarts, wait_ms;
     bool scribble, gpu;
+    kvarn_status claim; /* of the next job, by itself; OK: none */
     const char *name;
     void (*restarted)(void *context);
     void *restarted_context;
@@ -205,6 +206,9 @@ static kvarn_status run_job(struct kvd_device *device, struct kvd_job *job)
     kvarn_status status = KVARN_INTERNAL;
 
     kvd_executor_run(device->executor, &offset, 1, &status);
+    if (device->claim != KVARN_OK)
+        job->status = device->claim;
+    device->claim = KVARN_OK;
     if (device->scribble) {
         job->count = UINT32_MAX;
         job->job_bytes = UINT64_MAX;
@@ -271,6 +275,11 @@ void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count)
 void fake_device_down(struct kvd_device *device, uint32_t wait_ms)
 {
     device->wait_ms = wait_ms;
+}
+
+void fake_device_claim(struct kvd_device *device, kvarn_status status)
+{
+    device->claim = status;
 }
 
 void fake_device_scribble(struct kvd_device *device)
