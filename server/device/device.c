@@ -4,6 +4,7 @@
 #include "server/device/device_internal.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -270,11 +271,12 @@ kvarn_status kvd_device_open(struct kvd_device **device, struct uv_loop_s *loop,
     made->done_bell = kvd_bell_open();
     kvd_flights_init(&made->flights);
 
+    errno = 0;
     kvarn_status status = open_memory(made, options);
-    if (status == KVARN_OK) {
+    if (status == KVARN_OK || errno == EMFILE || errno == ENFILE)
         *why = "no descriptors left for the device";
+    if (status == KVARN_OK)
         status = open_watches(made, options);
-    }
     if (status == KVARN_OK)
         status = open_process(made, options, why);
     if (status == KVARN_OK && open_wipes(made) != KVARN_OK) {
