@@ -37,6 +37,30 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
     return KVARN_OK;
 }
 
+/* Where the rows of block i stand in the reply, in the first layer; gives the way to the next one.
+ */
+static uint64_t rows_of(const struct kvd_work *work, uint32_t i, uint8_t **k, uint8_t **v)
+{
+    const struct kvw_blocks *args = &work->args.blocks;
+    uint64_t layer_stride = plane(work) * args->block_count;
+
+    *k = work->reply_table + (uint64_t)args->block_count * KVW_BLOCK_STATUS_BYTES + i * plane(work);
+    *v = *k + layer_stride * args->layer_count;
+    return layer_stride;
+}
+
+/* The rows of a block that is missing or failed read as zero, never as what the memory held. */
+static void clear(struct kvd_work *work, uint32_t i)
+{
+    uint8_t *k, *v;
+    uint64_t layer_stride = rows_of(work, i, &k, &v);
+
+    for (uint32_t layer = 0; layer < work->args.blocks.layer_count; layer++) {
+        memset(k + layer * layer_stride, 0, plane(work));
+        memset(v + layer * layer_stride, 0, plane(work));
+    }
+}
+
 static void done(struct kvd_work *work)
 {
     const struct kvd_get *entries = kvd_job_entries(work->job);
@@ -47,9 +71,15 @@ static void done(struct kvd_work *work)
         kvd_work_refuse(work, work->job_status, "%s", kvarn_status_text(work->job_status));
         return;
     }
-    for (uint32_t i = 0; i < work->item_count; i++)
-        if (work->items[i].entry != KVD_NO_ENTRY)
-            work->items[i].status = (uint32_t)kvd_status_of(entries[work->items[i].entry].status);
+    for (uint32_t i = 0; i < work->item_count; i++) {
+        struct kvd_item *item = &work->items[i];
+
+        if (item->entry == KVD_NO_ENTRY)
+            continue;
+        item->status = (uint32_t)kvd_status_of(entries[item->entry].status);
+        if (item->status != KVARN_OK)
+            clear(work, i);
+    }
     kvd_work_iov(work, work->reply_table, work->item_count * (uint64_t)KVW_BLOCK_STATUS_BYTES);
     kvd_work_iov(work, work->reply_table + work->item_count * (uint64_t)KVW_BLOCK_STATUS_BYTES,
                  rows);
@@ -57,32 +87,22 @@ static void done(struct kvd_work *work)
     kvd_items_send(work, work->item_count);
 }
 
-/* The rows of a block that is missing read as zero. */
-static void clear(struct kvd_work *work, uint8_t *k, uint8_t *v, uint64_t layer_stride)
-{
-    for (uint32_t layer = 0; layer < work->args.blocks.layer_count; layer++) {
-        memset(k + layer * layer_stride, 0, plane(work));
-        memset(v + layer * layer_stride, 0, plane(work));
-    }
-}
-
 static uint32_t plan(struct kvd_work *work)
 {
-    const struct kvw_blocks *args = &work->args.blocks;
     struct kvd_get *entries = kvd_job_entries(work->job);
     uint64_t row = kvd_space_row_bytes(work->space);
-    struct kvd_strides strides = {plane(work) * args->block_count, row * work->space->heads, row};
-    uint8_t *k = work->reply_table + (uint64_t)args->block_count * KVW_BLOCK_STATUS_BYTES;
-    uint8_t *v = k + strides.layer * args->layer_count;
+    struct kvd_strides strides = {0, row * work->space->heads, row};
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < work->item_count; i++, k += plane(work), v += plane(work)) {
+    for (uint32_t i = 0; i < work->item_count; i++) {
         struct kvd_item *item = &work->items[i];
+        uint8_t *k, *v;
 
         if (item->status != KVARN_OK) {
-            clear(work, k, v, strides.layer);
+            clear(work, i);
             continue;
         }
+        strides.layer = rows_of(work, i, &k, &v);
         item->entry = (int32_t)count;
         entries[count++] = (struct kvd_get){.slot = kvd_block_place(item->block),
                                             .kind = item->kind,

@@ -81,6 +81,39 @@ static void test_exact_round_trip(void **state)
     rig_close(&rig);
 }
 
+/* Of a block that the device could not read, no byte of its memory goes out. */
+static void test_failed_block_is_cleared(void **state)
+{
+    struct rig rig;
+    struct rig_space space;
+    kvarn_key keys[2] = {rig_key(1), rig_key(2)};
+    struct kvw_blocks args;
+    struct rig_call *call;
+    const uint16_t *back;
+    size_t plane;
+
+    (void)state;
+    rig_open(&rig, NULL);
+    space = rig_open_space(&rig, NULL);
+    store(&rig, &space, 1, 2, KVARN_BLOCK_EXACT, 5);
+    args = in_space(&space);
+    fake_device_claim_get(rig.device, KVARN_UNSUPPORTED);
+    call = rig_blocks(&rig, KVW_DECOMPRESS, &args, keys, 2, NULL, 0);
+    assert_int_equal(rig_block(call, 0).status, KVARN_UNSUPPORTED);
+    assert_int_equal(rig_block(call, 1).status, KVARN_OK);
+    plane = space.group * space.heads * space.dim;
+    back = (const uint16_t *)(const void *)(call->payload + 2 * 16);
+    for (size_t i = 0; i < 2 * 2 * 2 * plane; i += plane) {
+        size_t filled = 0;
+
+        for (size_t j = 0; j < plane; j++)
+            filled += back[i + j] != 0;
+        assert_true(i / plane % 2 ? filled > 0 : filled == 0);
+    }
+    rig_free(call);
+    rig_close(&rig);
+}
+
 static void test_tile_round_trip(void **state)
 {
     struct kvw_open_space options = rig_space_options();
@@ -755,21 +788,14 @@ static void test_longest_reply(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_round_trip),
-        cmocka_unit_test(test_tile_round_trip),
-        cmocka_unit_test(test_compress_statuses),
-        cmocka_unit_test(test_compress_race),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_lookup_lease),
-        cmocka_unit_test(test_attend),
-        cmocka_unit_test(test_export_import),
-        cmocka_unit_test(test_drop_while_read),
-        cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_full_pool),
-        cmocka_unit_test(test_other_tenant),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_worker_lost),
-        cmocka_unit_test(test_longest_reply),
+        cmocka_unit_test(test_exact_round_trip), cmocka_unit_test(test_failed_block_is_cleared),
+        cmocka_unit_test(test_tile_round_trip),  cmocka_unit_test(test_compress_statuses),
+        cmocka_unit_test(test_compress_race),    cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_lookup_lease),     cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_export_import),    cmocka_unit_test(test_drop_while_read),
+        cmocka_unit_test(test_verify),           cmocka_unit_test(test_full_pool),
+        cmocka_unit_test(test_other_tenant),     cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_worker_lost),      cmocka_unit_test(test_longest_reply),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,8 @@ struct kvd_device {
     int64_t lose_after; /* < 0: never */
     uint32_t full_skip, full_count, restarts, wait_ms;
     bool scribble, gpu;
-    kvarn_status claim; /* of the next job, by itself; OK: none */
+    kvarn_status claim;     /* of the next job, by itself; OK: none */
+    kvarn_status get_claim; /* the same of the first entry of the next DECOMPRESS */
     const char *name;
     void (*restarted)(void *context);
     void *restarted_context;
@@ -209,6 +210,10 @@ static kvarn_status run_job(struct kvd_device *device, struct kvd_job *job)
     if (device->claim != KVARN_OK)
         job->status = device->claim;
     device->claim = KVARN_OK;
+    if (device->get_claim != KVARN_OK && job->op == KVD_JOB_DECOMPRESS) {
+        ((struct kvd_get *)(void *)(job + 1))->status = device->get_claim;
+        device->get_claim = KVARN_OK;
+    }
     if (device->scribble) {
         job->count = UINT32_MAX;
         job->job_bytes = UINT64_MAX;
@@ -280,6 +285,11 @@ void fake_device_down(struct kvd_device *device, uint32_t wait_ms)
 void fake_device_claim(struct kvd_device *device, kvarn_status status)
 {
     device->claim = status;
+}
+
+void fake_device_claim_get(struct kvd_device *device, kvarn_status status)
+{
+    device->get_claim = status;
 }
 
 void fake_device_scribble(struct kvd_device *device)

@@ -31,6 +31,8 @@ void fake_device_down(struct kvd_device *device, uint32_t wait_ms);
 void fake_device_full(struct kvd_device *device, uint32_t skip, uint32_t count);
 /* The next job that is run says this of itself, whatever became of it. */
 void fake_device_claim(struct kvd_device *device, kvarn_status status);
+/* The first block of the next DECOMPRESS job is said to have come to this. */
+void fake_device_claim_get(struct kvd_device *device, kvarn_status status);
 /* From now on jobs come back with other counts and offsets than they had, as from a worker that
  * wrote over them. */
 void fake_device_scribble(struct kvd_device *device);
