@@ -543,7 +543,9 @@ def told_right(daemon, _):
         lease = expect(conn.call(LOOKUP, {1: space, 2: 1, 3: 1}, b), "OK").get(6)
         time.sleep(0.02)
         expect(conn.call(RELEASE, {1: lease}), "LEASE_EXPIRED")
-        expect(conn.call(LOOKUP, {1: space, 2: 1}, b, deadline_us=1), "DEADLINE")
+        # now and then a call begins within its microsecond
+        begun = [conn.call(LOOKUP, {1: space, 2: 1}, b, deadline_us=1).status for _ in range(100)]
+        assert "DEADLINE" in begun and set(begun) <= {"DEADLINE", "OK"}, begun
         drop(conn, [a, b, key("odd")])
     return f"{cases} cases"
 
