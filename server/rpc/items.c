@@ -7,6 +7,8 @@
 #include "server/rpc/work.h"
 #include "server/store/pool.h"
 
+enum { FOUND_AT_ONCE = 64 };
+
 kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uint32_t least,
                              uint64_t row_bytes, bool exact)
 {
@@ -63,11 +65,17 @@ bool kvd_items_load(struct kvd_work *work)
 void kvd_items_find(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
+    struct kvd_block *found[FOUND_AT_ONCE];
 
     for (uint32_t i = 0; i < work->item_count; i++) {
         struct kvd_item *item = &work->items[i];
-        struct kvd_block *block = kvd_block_find(&service->blocks, work->space, &item->key);
+        uint32_t rest = work->item_count - i;
+        struct kvd_block *block;
 
+        if (i % FOUND_AT_ONCE == 0)
+            kvd_block_find_many(&service->blocks, work->space, item->key.bytes, sizeof *item,
+                                rest < FOUND_AT_ONCE ? rest : (uint32_t)FOUND_AT_ONCE, found);
+        block = found[i % FOUND_AT_ONCE];
         if (!block) {
             item->status = KVARN_NOT_FOUND;
             work->space->misses++;

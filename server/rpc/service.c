@@ -122,7 +122,7 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     kvd_blocks_init(&service->blocks, &service->evict);
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
-    kvd_spaces_init(&service->spaces, &service->evict, secret, pools, service->device_count);
+    kvd_spaces_init(&service->spaces, &service->blocks, secret, pools, service->device_count);
     *why = "no memory for the tables of requests, leases and sequences";
     status = kvd_leases_open(&service->leases, &service->blocks, options->leases_max,
                              (uint32_t)secret[0] >> 1);

@@ -185,18 +185,30 @@ void kvd_block_publish(struct kvd_blocks *blocks, struct kvd_block *block, uint3
         settle(blocks);
 }
 
-struct kvd_block *kvd_block_find(struct kvd_blocks *blocks, struct kvd_space *space,
-                                 const kvarn_key *key)
+/* What find gives for the block that stands under the key. */
+static struct kvd_block *use(struct kvd_blocks *blocks, struct kvd_block *block)
 {
-    struct kvd_block *block = kvd_index_find(&space->index, key);
-
     if (!block || block->state != KVD_BLOCK_READY)
         return NULL;
     if (block->listed) { /* used: to the young end */
-        kvd_evict_remove(blocks->evict, kvd_space_list(space, block->kind), block);
-        kvd_evict_add(blocks->evict, kvd_space_list(space, block->kind), block);
+        kvd_evict_remove(blocks->evict, kvd_space_list(block->space, block->kind), block);
+        kvd_evict_add(blocks->evict, kvd_space_list(block->space, block->kind), block);
     }
     return block;
+}
+
+struct kvd_block *kvd_block_find(struct kvd_blocks *blocks, struct kvd_space *space,
+                                 const kvarn_key *key)
+{
+    return use(blocks, kvd_index_find(&space->index, key));
+}
+
+void kvd_block_find_many(struct kvd_blocks *blocks, struct kvd_space *space, const uint8_t *keys,
+                         size_t stride, uint32_t count, struct kvd_block **out)
+{
+    kvd_index_find_many(&space->index, keys, stride, count, out);
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = use(blocks, out[i]);
 }
 
 void kvd_block_hold(struct kvd_blocks *blocks, struct kvd_block *block)

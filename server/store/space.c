@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "proto/blockkey.h"
+#include "server/store/block.h"
 #include "server/store/pool.h"
 
-void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
+void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
                      const struct kvd_space_pool *pools, uint32_t pool_count)
 {
     memset(spaces, 0, sizeof *spaces);
-    spaces->evict = evict;
+    spaces->blocks = blocks;
     spaces->secret[0] = secret[0];
     spaces->secret[1] = secret[1];
     memcpy(spaces->pools, pools, pool_count * sizeof *pools);
@@ -22,8 +23,8 @@ void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const u
 static void give_up(struct kvd_spaces *spaces, struct kvd_space *space)
 {
     kvd_index_free(&space->index);
-    kvd_evict_list_set(spaces->evict, kvd_space_list(space, KVARN_BLOCK_TILE), 0, 0);
-    kvd_evict_list_set(spaces->evict, kvd_space_list(space, KVARN_BLOCK_EXACT), 0, 0);
+    kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(space, KVARN_BLOCK_TILE), 0, 0);
+    kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(space, KVARN_BLOCK_EXACT), 0, 0);
     space->used = false;
 }
 
@@ -260,6 +261,21 @@ static bool same(const struct kvd_space *a, const struct kvd_space *b)
            !memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint);
 }
 
+/* The hash of keys is another one in every tenant and space: what one of them may learn about its
+ * own table says nothing about any other. */
+static void open_index(const struct kvd_spaces *spaces, struct kvd_space *space)
+{
+    uint64_t secret[2] = {spaces->secret[0] ^ space->tenant, spaces->secret[1]}, own[2];
+    kvarn_key name;
+
+    memcpy(name.bytes, space->fingerprint, sizeof name.bytes);
+    own[0] = kvd_index_hash(secret, &name);
+    secret[1] = ~secret[1];
+    own[1] = kvd_index_hash(secret, &name);
+    kvd_index_init(&space->index, own, spaces->blocks->slabs);
+}
+_Static_assert((int)KVARN_FINGERPRINT_BYTES == (int)KVARN_KEY_BYTES, "hashed as a key is");
+
 static bool holds_nothing(const struct kvd_space *space)
 {
     return !space->tile_blocks && !space->exact_blocks && !space->sequences && !space->pins;
@@ -298,11 +314,11 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
     wanted.used = true;
     wanted.slot = (uint32_t)(room - spaces->slots);
     wanted.handle = (uint64_t)++spaces->generation << 32 | (wanted.slot + 1);
-    kvd_index_init(&wanted.index, spaces->secret);
+    open_index(spaces, &wanted);
     *room = wanted;
-    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_TILE), kvd_space_owner(room),
-                       room->tile_bytes);
-    kvd_evict_list_set(spaces->evict, kvd_space_list(room, KVARN_BLOCK_EXACT),
+    kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(room, KVARN_BLOCK_TILE),
+                       kvd_space_owner(room), room->tile_bytes);
+    kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(room, KVARN_BLOCK_EXACT),
                        kvd_space_owner(room), room->exact_bytes);
     *space = room;
     return KVARN_OK;

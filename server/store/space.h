@@ -22,6 +22,7 @@
 #include "server/store/evict.h"
 #include "server/store/index.h"
 
+struct kvd_blocks;
 struct kvd_pool;
 
 enum { KVD_SPACE_NAME_MAX = 128 };
@@ -57,14 +58,14 @@ struct kvd_space_pool {
 
 struct kvd_spaces {
     struct kvd_space slots[KVD_SPACES_MAX];
-    struct kvd_evict *evict;
+    struct kvd_blocks *blocks;
     uint64_t secret[2];
     struct kvd_space_pool pools[KVD_DEVICES_MAX];
     uint32_t pool_count;
     uint32_t generation;
 };
 
-void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_evict *evict, const uint64_t secret[2],
+void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
                      const struct kvd_space_pool *pools, uint32_t pool_count);
 void kvd_spaces_free(struct kvd_spaces *spaces);
 

@@ -30,7 +30,7 @@ void store_open(struct store_rig *rig, uint64_t pool_bytes)
     kvd_blocks_init(&rig->blocks, &rig->evict);
     rig->blocks.settled = settled;
     rig->blocks.settled_context = rig;
-    kvd_spaces_init(&rig->spaces, &rig->evict, secret,
+    kvd_spaces_init(&rig->spaces, &rig->blocks, secret,
                     &(struct kvd_space_pool){"host", rig->pool, false}, 1);
 }
 
