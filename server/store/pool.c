@@ -1,7 +1,8 @@
 /* The pool is cut into units; a chunk is a run of units that holds slots of one class (tenant and
  * slot size). Free slots of all chunks are bits of one bitmap: a unit owns as many bits as it could
- * hold smallest slots, and a chunk uses the bits from its first unit on. A class lists its chunks
- * that have a free slot, so take and give look at one chunk. All memory is taken in open. */
+ * hold smallest slots, and a chunk uses the bits from its first unit on. A second bitmap has a bit
+ * for every word of the first that has a free slot. A class lists its chunks that have one, so take
+ * and give look at one chunk, and at a few words in it. All memory is taken in open. */
 #include "server/store/pool.h"
 
 #include <assert.h>
@@ -30,7 +31,6 @@ struct chunk {
     uint32_t slots, free_slots;
     uint32_t idle;         /* trims that found it empty */
     bool lingers;          /* empty and kept */
-    uint32_t first_word;   /* no word of this chunk before it has a free bit */
     int32_t before, after; /* in the class's list of chunks with a free slot */
 };
 
@@ -58,6 +58,7 @@ struct kvd_pool {
     int32_t *owner;        /* [units]: first unit of the chunk it belongs to; NONE = free */
     struct class *classes; /* [units] */
     uint64_t *bits;        /* [units * unit_words]; 1 = free slot */
+    uint64_t *words;       /* a bit for each word of bits; 1 = it is not 0 */
 };
 
 static uint64_t round_up(uint64_t value, uint64_t to)
@@ -93,8 +94,9 @@ kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint
     made->owner = calloc(units, sizeof(*made->owner));
     made->classes = calloc(units, sizeof(*made->classes));
     made->bits = calloc(units * made->unit_words, sizeof(*made->bits));
+    made->words = calloc(units * made->unit_words / 64 + 1, sizeof(*made->words));
     if (made->chunks == NULL || made->owner == NULL || made->classes == NULL ||
-        made->bits == NULL) {
+        made->bits == NULL || made->words == NULL) {
         kvd_pool_close(&made);
         return KVARN_INTERNAL;
     }
@@ -116,6 +118,7 @@ void kvd_pool_close(struct kvd_pool **pool)
     free((*pool)->owner);
     free((*pool)->classes);
     free((*pool)->bits);
+    free((*pool)->words);
     free(*pool);
     *pool = NULL;
 }
@@ -221,12 +224,33 @@ static int32_t find_run(struct kvd_pool *pool, int32_t wanted, int32_t least, in
     return best;
 }
 
-static void set_bits(uint64_t *words, uint32_t count)
+static void set_word(struct kvd_pool *pool, uint64_t word, uint64_t bits)
+{
+    uint64_t bit = UINT64_C(1) << (word % 64);
+
+    pool->bits[word] = bits;
+    if (bits != 0)
+        pool->words[word / 64] |= bit;
+    else
+        pool->words[word / 64] &= ~bit;
+}
+
+static void set_bits(struct kvd_pool *pool, uint64_t word, uint32_t count)
 {
     for (; count >= 64; count -= 64)
-        *words++ = UINT64_MAX;
+        set_word(pool, word++, UINT64_MAX);
     if (count > 0)
-        *words = (UINT64_C(1) << count) - 1;
+        set_word(pool, word, (UINT64_C(1) << count) - 1);
+}
+
+/* The first word from `word` on that has a free slot; there is one. */
+static uint64_t word_with_free(const struct kvd_pool *pool, uint64_t word)
+{
+    uint64_t at = word / 64, found = pool->words[at] & UINT64_MAX << (word % 64);
+
+    while (found == 0)
+        found = pool->words[++at];
+    return at * 64 + (uint64_t)__builtin_ctzll(found);
 }
 
 static void drop_chunk(struct kvd_pool *pool, int32_t at)
@@ -234,13 +258,13 @@ static void drop_chunk(struct kvd_pool *pool, int32_t at)
     struct chunk *chunk = &pool->chunks[at];
     int32_t units = chunk->units, class_index = chunk->class_index;
     uint64_t bytes = (uint64_t)units * pool->unit_bytes;
-    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
+    uint64_t word = (uint64_t)at * pool->unit_words;
 
     unlink_chunk(pool, at);
     if (--pool->classes[class_index].chunks == 0)
         drop_class(pool, class_index);
     for (uint32_t i = 0; i < (uint32_t)units * pool->unit_words; i++)
-        words[i] = 0;
+        set_word(pool, word + i, 0);
     chunk->units = 0;
     if (chunk->lingers)
         pool->empty_chunks--;
@@ -311,7 +335,7 @@ static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t s
                             .free_slots = slots};
     for (int32_t i = 0; i < units; i++)
         pool->owner[at + i] = at;
-    set_bits(pool->bits + (uint64_t)at * pool->unit_words, slots);
+    set_bits(pool, (uint64_t)at * pool->unit_words, slots);
     pool->reserved_bytes += (uint64_t)units * pool->unit_bytes;
     link_chunk(pool, at);
     return KVARN_OK;
@@ -336,14 +360,11 @@ kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot
 
     int32_t at = pool->classes[class_index].first;
     struct chunk *chunk = &pool->chunks[at];
-    uint64_t *words = pool->bits + (uint64_t)at * pool->unit_words;
-    uint32_t word = chunk->first_word;
-    while (words[word] == 0)
-        word++;
-    uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(words[word]);
+    uint64_t first = (uint64_t)at * pool->unit_words;
+    uint64_t word = word_with_free(pool, first);
+    uint32_t slot = (uint32_t)(word - first) * 64 + (uint32_t)__builtin_ctzll(pool->bits[word]);
     assert(slot < chunk->slots);
-    words[word] &= words[word] - 1;
-    chunk->first_word = word;
+    set_word(pool, word, pool->bits[word] & (pool->bits[word] - 1));
     if (chunk->lingers)
         pool->empty_chunks--;
     chunk->lingers = false;
@@ -362,14 +383,12 @@ void kvd_pool_give(struct kvd_pool *pool, uint64_t offset)
     struct chunk *chunk = &pool->chunks[at];
     uint64_t within = offset - (uint64_t)at * pool->unit_bytes;
     uint32_t slot = (uint32_t)(within / chunk->slot_bytes);
-    uint64_t *word = pool->bits + (uint64_t)at * pool->unit_words + slot / 64;
+    uint64_t word = (uint64_t)at * pool->unit_words + slot / 64;
     uint64_t bit = UINT64_C(1) << (slot % 64);
 
     assert(within % chunk->slot_bytes == 0 && slot < chunk->slots);
-    assert((*word & bit) == 0); /* given twice */
-    *word |= bit;
-    if (slot / 64 < chunk->first_word)
-        chunk->first_word = slot / 64;
+    assert((pool->bits[word] & bit) == 0); /* given twice */
+    set_word(pool, word, pool->bits[word] | bit);
     pool->used_bytes -= chunk->slot_bytes;
     if (chunk->free_slots++ == 0)
         link_chunk(pool, at);
