@@ -47,6 +47,7 @@ COVERED = {
     "server/device/device_memory.c": ["tests/server/test_device.c", "tests/server/test_process.c"],
     "server/device/launch.c": ["tests/server/test_process.c"],
     "server/device/worker*.c": ["tests/server/test_device.c", "tests/server/test_process.c", "tests/e2e/test_faults.c"],
+    "server/core/files_uring.c": ["tests/server/test_files.c"],
     "server/net/drain.c": ["tests/server/test_front.c"],
     "server/main.c": ["tests/server/test_front.c"],
     # one operation each, through the service
