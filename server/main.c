@@ -205,18 +205,20 @@ static bool open_host(struct front *front)
 static bool open_service(struct front *front)
 {
     const char *why = "";
-    kvarn_status status = kvd_service_open(&front->service,
-                                           &(struct kvd_service_options){
-                                               .devices = front->devices,
-                                               .device_count = front->device_count,
-                                               .metrics = front->metrics,
-                                               .drain = on_drain,
-                                               .tenant_name = tenant_name,
-                                               .context = front,
-                                               .server = "kvarnd " KVARN_VERSION,
-                                               .payload_max_bytes = payload_max(&front->config),
-                                           },
-                                           &why);
+    kvarn_status status =
+        kvd_service_open(&front->service,
+                         &(struct kvd_service_options){
+                             .devices = front->devices,
+                             .device_count = front->device_count,
+                             .metrics = front->metrics,
+                             .drain = on_drain,
+                             .tenant_name = tenant_name,
+                             .context = front,
+                             .server = "kvarnd " KVARN_VERSION,
+                             .eviction = front->config.lru ? KVD_EVICT_LRU : KVD_EVICT_S3FIFO,
+                             .payload_max_bytes = payload_max(&front->config),
+                         },
+                         &why);
 
     return status == KVARN_OK ? true : failed("service", why);
 }

@@ -40,13 +40,10 @@ static void default_listen(char out[KVD_CONFIG_TEXT_MAX])
 static kvarn_status take_defaults(struct kvd_config *config, char *why)
 {
     char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX] = {
-        [KVD_KEY_POOL] = KVD_DEFAULT_POOL,
-        [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
-        [KVD_KEY_CPU] = "auto",
-        [KVD_KEY_WORKER_STALL] = "auto",
-        [KVD_KEY_SOCKET_MODE] = "0600",
-        [KVD_KEY_DRAIN_GRACE] = "10000",
-        [KVD_KEY_LOG_LEVEL] = "info",
+        [KVD_KEY_POOL] = KVD_DEFAULT_POOL, [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
+        [KVD_KEY_EVICTION] = "s3fifo",     [KVD_KEY_CPU] = "auto",
+        [KVD_KEY_WORKER_STALL] = "auto",   [KVD_KEY_SOCKET_MODE] = "0600",
+        [KVD_KEY_DRAIN_GRACE] = "10000",   [KVD_KEY_LOG_LEVEL] = "info",
         [KVD_KEY_QUIET] = "false",
     };
     cpu_set_t cpus;

@@ -19,6 +19,7 @@ enum kvd_key {
     KVD_KEY_LISTEN,
     KVD_KEY_POOL,
     KVD_KEY_STAGING,
+    KVD_KEY_EVICTION,
     KVD_KEY_THREADS,
     KVD_KEY_CPU,
     KVD_KEY_WORKER,
@@ -47,6 +48,7 @@ struct kvd_config {
     struct kvd_config_pool pools[KVD_DEVICES_MAX];
     uint32_t pool_count;
     uint64_t staging_bytes; /* of each device */
+    bool lru;               /* eviction; else S3-FIFO */
     uint32_t threads;
     char cpu[16]; /* "" = the best there is */
     char worker[KVD_CONFIG_TEXT_MAX];

@@ -205,6 +205,15 @@ static bool set_cpu(struct kvd_config *config, const char *value, const char **w
     return true;
 }
 
+static bool set_eviction(struct kvd_config *config, const char *value, const char **why)
+{
+    static const char *const names[] = {"s3fifo", "lru", NULL};
+
+    *why = "one of s3fifo, lru";
+    config->lru = strcmp(value, "lru") == 0;
+    return one_of(value, names);
+}
+
 static bool set_log_level(struct kvd_config *config, const char *value, const char **why)
 {
     static const char *const names[] = {"error", "warn", "info", "debug", NULL};
@@ -249,6 +258,11 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
                          "memory for requests and replies on their way, of each device "
                          "(" KVD_DEFAULT_STAGING ")",
                          set_staging},
+    [KVD_KEY_EVICTION] =
+        {"eviction", "KVARND_EVICTION", "POLICY",
+         "what goes when a pool is full: s3fifo keeps what is used again, lru what "
+         "was used last (s3fifo)",
+         set_eviction},
     [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
                          "threads of the CPU worker (one per CPU)", set_threads},
     [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",

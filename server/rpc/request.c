@@ -60,10 +60,11 @@ static void give_back(struct kvd_work *work)
     struct kvd_service *service = kvd_work_service(work);
     struct kvd_device *device = kvd_work_device(work);
 
-    for (uint32_t i = 0; i < work->item_count; i++)
-        if (work->items[i].block)
-            kvd_block_release(&service->blocks, work->items[i].block);
-    work->item_count = 0;
+    /* The last first: a chain without its head is of no use, so its end is the first to be evicted.
+     */
+    while (work->item_count)
+        if (work->items[--work->item_count].block)
+            kvd_block_release(&service->blocks, work->items[work->item_count].block);
     kvd_work_release_held(work);
     for (uint32_t i = 0; i < work->extent_count; i++)
         kvd_staging_give(device, work->extents[i]);

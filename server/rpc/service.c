@@ -119,6 +119,7 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     status = open_devices(service, pools);
     if (status != KVARN_OK)
         return status;
+    kvd_evict_init(&service->evict, options->eviction, secret);
     kvd_blocks_init(&service->blocks, &service->evict);
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
@@ -172,6 +173,7 @@ void kvd_service_close(struct kvd_service **out)
         kvd_leases_close(&service->leases);
     kvd_spaces_free(&service->spaces);
     kvd_blocks_free(&service->blocks);
+    kvd_evict_free(&service->evict);
     for (uint32_t i = 0; i < service->device_count; i++) {
         kvd_device_on_restart(service->devices[i].device, NULL, NULL);
         kvd_recheck_close(&service->devices[i].recheck);

@@ -15,6 +15,7 @@
 #include <kvarn/status.h>
 
 #include "proto/codec.h"
+#include "server/store/evict.h"
 
 struct kvd_device;
 struct kvd_metrics;
@@ -29,6 +30,7 @@ struct kvd_service_options {
     const char *(*tenant_name)(void *context, uint32_t tenant); /* NULL = "default" */
     void *context;                                              /* of the three above */
     const char *server;                                         /* "kvarnd 0.1.0"; NULL = that */
+    enum kvd_evict_policy eviction;
     uint32_t requests_max;      /* 0 = KVD_REQUESTS_MAX; smaller in tests */
     uint32_t sequences_max;     /* 0 = KVD_SEQUENCES_MAX */
     uint32_t leases_max;        /* 0 = KVD_LEASES_MAX */

@@ -59,7 +59,7 @@ static void give(struct kvd_blocks *blocks, struct kvd_block *block)
 {
     uint32_t id = block->id;
 
-    assert(!block->references && !block->indexed && !block->listed);
+    assert(!block->references && !block->indexed && !block->queued);
     kvd_pool_give(block->space->pool, block->offset);
     --*count_of(block);
     memset(block, 0, sizeof *block);
@@ -190,10 +190,7 @@ static struct kvd_block *use(struct kvd_blocks *blocks, struct kvd_block *block)
 {
     if (!block || block->state != KVD_BLOCK_READY)
         return NULL;
-    if (block->listed) { /* used: to the young end */
-        kvd_evict_remove(blocks->evict, kvd_space_list(block->space, block->kind), block);
-        kvd_evict_add(blocks->evict, kvd_space_list(block->space, block->kind), block);
-    }
+    kvd_evict_use(blocks->evict, block);
     return block;
 }
 
@@ -215,7 +212,7 @@ void kvd_block_hold(struct kvd_blocks *blocks, struct kvd_block *block)
 {
     assert(block->state != KVD_BLOCK_FREE);
     if (block->listed)
-        kvd_evict_remove(blocks->evict, kvd_space_list(block->space, block->kind), block);
+        kvd_evict_hold(blocks->evict, block);
     block->references++;
 }
 
@@ -238,8 +235,7 @@ void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block)
 void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block)
 {
     unindex(block);
-    if (block->listed)
-        kvd_evict_remove(blocks->evict, kvd_space_list(block->space, block->kind), block);
+    kvd_evict_remove(blocks->evict, block);
     if (!block->references)
         give(blocks, block);
 }

@@ -24,15 +24,20 @@ enum kvd_block_state { KVD_BLOCK_FREE, KVD_BLOCK_FILLING, KVD_BLOCK_READY };
 struct kvd_block {
     kvarn_key key;
     struct kvd_space *space;
-    struct kvd_block *older, *newer; /* eviction list; newer also chains free descriptors */
+    struct kvd_block *older, *newer; /* eviction queue; newer also chains free descriptors */
     uint64_t offset;                 /* of the slot in the space's pool */
-    uint64_t used_at;                /* eviction clock */
+    uint64_t used_at;                /* eviction clock, when it was queued */
     uint32_t id;                     /* place in the slabs */
     uint32_t references;
     uint32_t digest; /* CRC-32C over the slot; valid when READY and has_digest */
     uint8_t kind;    /* kvarn_block_kind */
     uint8_t state;   /* kvd_block_state */
-    bool indexed, listed, has_digest;
+    uint8_t queue;   /* kvd_evict_queue, of its last place */
+    uint8_t uses;    /* since then, as far as they are counted */
+    uint16_t list;   /* in the eviction's sense */
+    bool indexed, has_digest;
+    bool listed;  /* may be evicted */
+    bool queued;  /* stands in its queue; a referenced block may, with S3-FIFO */
     bool corrupt; /* a digest did not match: no longer served, not even to its sequences */
 };
 

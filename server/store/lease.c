@@ -90,7 +90,7 @@ static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
         swap(leases, at, leases->count);
         sift(leases, at);
     }
-    for (uint32_t i = 0; i < lease->count; i++)
+    for (uint32_t i = lease->count; i-- > 0;) /* a chain's end is to go before its head */
         kvd_block_release(leases->blocks, lease->blocks[i]);
     leases->blocks_held -= lease->count;
     leases->expired_total += expired;

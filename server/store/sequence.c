@@ -53,7 +53,7 @@ static uint64_t written_bytes(const struct kvd_space *space)
 /* Gives the blocks back. The id and the connection stay on record until the slot is used again. */
 static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
 {
-    for (uint32_t i = 0; i < sequence->block_count; i++)
+    for (uint32_t i = sequence->block_count; i-- > 0;) /* a chain's end is to go before its head */
         kvd_block_release(sequences->blocks, sequence->blocks[i]);
     free(sequence->blocks);
     free(sequence->written);

@@ -88,7 +88,7 @@ static void test_least_recently_used(void **state)
     uint32_t count;
 
     (void)state;
-    store_open(&rig, 1 << 20);
+    store_open_policy(&rig, 1 << 20, KVD_EVICT_LRU);
     space = store_space(&rig, 0, "a");
     count = fill(space, 0, KVARN_BLOCK_TILE);
     assert_true(count > 10);

@@ -141,12 +141,13 @@ static void what_is_printed_can_be_read_again(void **state)
     FILE *file;
 
     (void)state;
-    assert_int_equal(load(&config,
-                          "--pool host:96MiB --pool cuda:3:25% --pool cuda:0:2GiB --worker-stall "
-                          "700 --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
-                          "--threads 7 --socket-mode 0660 --quiet --worker /w --log-level debug",
-                          why),
-                     KVARN_OK);
+    assert_int_equal(
+        load(&config,
+             "--pool host:96MiB --pool cuda:3:25% --pool cuda:0:2GiB --worker-stall "
+             "700 --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
+             "--eviction lru --threads 7 --socket-mode 0660 --quiet --worker /w --log-level debug",
+             why),
+        KVARN_OK);
     file = fopen(path, "w");
     assert_non_null(file);
     kvd_config_print(&config, file);
@@ -158,6 +159,7 @@ static void what_is_printed_can_be_read_again(void **state)
     assert_int_equal(again.pool_count, 3);
     assert_memory_equal(again.pools, config.pools, sizeof config.pools);
     assert_int_equal(again.worker_stall_ms, 700);
+    assert_true(again.lru);
     assert_int_equal(again.threads, config.threads);
     assert_int_equal(again.socket_mode, config.socket_mode);
     assert_int_equal(again.quiet, config.quiet);

@@ -79,6 +79,7 @@ static void every_key_may_stand_in_a_file(void **state)
                "pool: ['cuda:2:80%', host:8MiB]\n"
                "staging: 5MiB\n"
                "threads: 3\n"
+               "eviction: lru\n"
                "cpu: avx2\n"
                "worker: /opt/kvarn-worker\n"
                "worker-stall: 900\n"
@@ -104,6 +105,7 @@ static void every_key_may_stand_in_a_file(void **state)
     assert_true(config.quiet);
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
         assert_int_equal(config.rank[key], KVD_RANK_FILE);
+    assert_true(config.lru);
     snprintf(want, sizeof want, "%s:4:10", path);
     assert_string_equal(config.from[KVD_KEY_THREADS], want);
 }

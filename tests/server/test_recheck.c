@@ -308,23 +308,29 @@ static void a_check_waits_for_staging(void **state)
 static void the_order_of_eviction_stays(void **state)
 {
     struct scene scene;
-    const struct kvd_evict_list *list;
+    const struct kvd_evict_order *order;
+    struct kvd_evict *evict;
     uint32_t before[5], count = 0;
 
     (void)state;
-    open_scene(&scene, 5);
+    open_scene_of(&scene, 5, KVARN_BLOCK_TILE, (struct rig_options){.eviction = KVD_EVICT_LRU});
     assert_int_equal(status_of(get(&scene, 1)), KVARN_OK);
-    list = &scene.rig.service->evict.lists[kvd_space_list(
-        kvd_space_find(&scene.rig.service->spaces, scene.rig.tenant, scene.space.handle),
-        KVARN_BLOCK_TILE)];
-    for (const struct kvd_block *at = list->oldest; at; at = at->newer)
+    evict = &scene.rig.service->evict;
+    order = &evict
+                 ->groups[evict->group_of[kvd_space_list(kvd_space_find(&scene.rig.service->spaces,
+                                                                        scene.rig.tenant,
+                                                                        scene.space.handle),
+                                                         KVARN_BLOCK_TILE)] -
+                          1]
+                 .queues[KVD_QUEUE_MAIN];
+    for (const struct kvd_block *at = order->oldest; at; at = at->newer)
         before[count++] = at->id;
     assert_int_equal(count, 5);
     assert_int_equal(before[4], 1);
     fake_device_restarted(scene.rig.device);
     rig_run(&scene.rig);
     count = 0;
-    for (const struct kvd_block *at = list->oldest; at; at = at->newer)
+    for (const struct kvd_block *at = order->oldest; at; at = at->newer)
         assert_int_equal(at->id, before[count++]);
     assert_int_equal(count, 5);
     close_scene(&scene);

@@ -550,7 +550,7 @@ static void test_verify(void **state)
 /* A pool of a few blocks: least recently used goes first, what is leased stays. */
 static void test_full_pool(void **state)
 {
-    struct rig_options options = {.pool_bytes = 1 << 20};
+    struct rig_options options = {.pool_bytes = 1 << 20, .eviction = KVD_EVICT_LRU};
     struct rig rig;
     struct rig_space space;
     kvarn_key key;

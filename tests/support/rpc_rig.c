@@ -58,6 +58,7 @@ void rig_open(struct rig *rig, const struct rig_options *options)
     s.leases_max = o.leases_max;
     s.parked_max = o.parked_max;
     s.payload_max_bytes = o.payload_max_bytes;
+    s.eviction = o.eviction;
     assert_int_equal(kvd_service_open(&rig->service, &s, &why), KVARN_OK);
     kvd_service_on_room(rig->service, room, rig);
     current = rig;

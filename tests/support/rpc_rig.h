@@ -52,6 +52,7 @@ struct rig_options {
     uint64_t second_bytes;              /* pool of a second device, host; 0: there is none */
     uint32_t requests_max, sequences_max, leases_max, parked_max;
     uint64_t payload_max_bytes;
+    enum kvd_evict_policy eviction;
 };
 
 void rig_open(struct rig *rig, const struct rig_options *options);

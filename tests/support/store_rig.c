@@ -21,17 +21,23 @@ static void settled(void *context)
     ((struct store_rig *)context)->settled++;
 }
 
-void store_open(struct store_rig *rig, uint64_t pool_bytes)
+void store_open_policy(struct store_rig *rig, uint64_t pool_bytes, enum kvd_evict_policy policy)
 {
     const uint64_t secret[2] = {11, 22};
 
     memset(rig, 0, sizeof *rig);
     assert_int_equal(kvd_pool_open(&rig->pool, pool_bytes, 0, no_wipe, NULL), KVARN_OK);
+    kvd_evict_init(&rig->evict, policy, secret);
     kvd_blocks_init(&rig->blocks, &rig->evict);
     rig->blocks.settled = settled;
     rig->blocks.settled_context = rig;
     kvd_spaces_init(&rig->spaces, &rig->blocks, secret,
                     &(struct kvd_space_pool){"host", rig->pool, false}, 1);
+}
+
+void store_open(struct store_rig *rig, uint64_t pool_bytes)
+{
+    store_open_policy(rig, pool_bytes, KVD_EVICT_S3FIFO);
 }
 
 void store_drop_all(struct store_rig *rig)
@@ -52,6 +58,7 @@ void store_close(struct store_rig *rig)
     assert_int_equal(kvd_pool_reserved_bytes(rig->pool), 0);
     kvd_spaces_free(&rig->spaces);
     kvd_blocks_free(&rig->blocks);
+    kvd_evict_free(&rig->evict);
     kvd_pool_close(&rig->pool);
 }
 

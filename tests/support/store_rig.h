@@ -16,6 +16,7 @@ struct store_rig {
 };
 
 void store_open(struct store_rig *rig, uint64_t pool_bytes);
+void store_open_policy(struct store_rig *rig, uint64_t pool_bytes, enum kvd_evict_policy policy);
 void store_close(struct store_rig *rig);   /* asserts that nothing is left in the pool */
 struct kvw_open_space store_options(void); /* 2 layers, 2 kv heads, 64 wide, k2v2_g64 */
 struct kvd_space *store_space(struct store_rig *rig, uint32_t tenant, const char *model);
