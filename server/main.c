@@ -202,25 +202,48 @@ static bool open_host(struct front *front)
     return open_device(front, pool, &why) == KVARN_OK || device_failed(config, "host", why);
 }
 
+/* Groups before any number is given out; then the tenants that have a quota get theirs. */
+static bool open_tenants(struct front *front, uint32_t numbers[KVD_QUOTAS_MAX])
+{
+    const struct kvd_config *config = &front->config;
+
+    for (uint32_t i = 0; i < config->share_count; i++)
+        if (kvd_tenants_share(front->tenants, &config->shares[i]) != KVARN_OK)
+            return failed(config->share_text[i],
+                          "a tenant is in one sharing group, and a group is in none");
+    for (uint32_t i = 0; i < config->quota_count; i++) {
+        if (kvd_tenants_of_name(front->tenants, config->quotas[i].name, &numbers[i]) != KVARN_OK)
+            return failed(config->quota_text[i], "too many tenants");
+        for (uint32_t j = 0; j < i; j++)
+            if (numbers[j] == numbers[i])
+                return failed(config->quota_text[i],
+                              "this tenant is in a sharing group that has a quota already");
+    }
+    return true;
+}
+
 static bool open_service(struct front *front)
 {
+    uint32_t numbers[KVD_QUOTAS_MAX];
+    struct kvd_service_options options = {
+        .devices = front->devices,
+        .device_count = front->device_count,
+        .metrics = front->metrics,
+        .drain = on_drain,
+        .tenant_name = tenant_name,
+        .context = front,
+        .server = "kvarnd " KVARN_VERSION,
+        .eviction = front->config.lru ? KVD_EVICT_LRU : KVD_EVICT_S3FIFO,
+        .quotas = front->config.quotas,
+        .quota_tenants = numbers,
+        .quota_count = front->config.quota_count,
+        .payload_max_bytes = payload_max(&front->config),
+    };
     const char *why = "";
-    kvarn_status status =
-        kvd_service_open(&front->service,
-                         &(struct kvd_service_options){
-                             .devices = front->devices,
-                             .device_count = front->device_count,
-                             .metrics = front->metrics,
-                             .drain = on_drain,
-                             .tenant_name = tenant_name,
-                             .context = front,
-                             .server = "kvarnd " KVARN_VERSION,
-                             .eviction = front->config.lru ? KVD_EVICT_LRU : KVD_EVICT_S3FIFO,
-                             .payload_max_bytes = payload_max(&front->config),
-                         },
-                         &why);
 
-    return status == KVARN_OK ? true : failed("service", why);
+    if (!open_tenants(front, numbers))
+        return false;
+    return kvd_service_open(&front->service, &options, &why) == KVARN_OK || failed("service", why);
 }
 
 static bool open_front(struct front *front)

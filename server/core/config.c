@@ -41,10 +41,11 @@ static kvarn_status take_defaults(struct kvd_config *config, char *why)
 {
     char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX] = {
         [KVD_KEY_POOL] = KVD_DEFAULT_POOL, [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
-        [KVD_KEY_EVICTION] = "s3fifo",     [KVD_KEY_CPU] = "auto",
+        [KVD_KEY_EVICTION] = "s3fifo",     [KVD_KEY_QUOTA] = "none",
+        [KVD_KEY_SHARE] = "none",          [KVD_KEY_CPU] = "auto",
         [KVD_KEY_WORKER_STALL] = "auto",   [KVD_KEY_SOCKET_MODE] = "0600",
         [KVD_KEY_DRAIN_GRACE] = "10000",   [KVD_KEY_LOG_LEVEL] = "info",
-        [KVD_KEY_QUIET] = "false",
+        [KVD_KEY_QUIET] = "false", /* a line each */
     };
     cpu_set_t cpus;
     int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
@@ -282,7 +283,7 @@ kvarn_status kvd_config_load(struct kvd_config *config, int argc, char **argv,
 void kvd_config_print(const struct kvd_config *config, FILE *out)
 {
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++) {
-        if (!kvd_config_collects((enum kvd_key)key)) {
+        if (!kvd_config_collects((enum kvd_key)key) || strcmp(config->text[key], "none") == 0) {
             fprintf(out, "%s: \"%s\"  # %s%s\n", kvd_config_keys[key].name, config->text[key],
                     key == KVD_KEY_DRAIN_GRACE || key == KVD_KEY_WORKER_STALL ? "milliseconds; "
                                                                               : "",
@@ -294,5 +295,9 @@ void kvd_config_print(const struct kvd_config *config, FILE *out)
             fprintf(out, "  - \"%s\"\n", config->listen[i]);
         for (uint32_t i = 0; key == KVD_KEY_POOL && i < config->pool_count; i++)
             fprintf(out, "  - \"%s\"\n", config->pools[i].text);
+        for (uint32_t i = 0; key == KVD_KEY_QUOTA && i < config->quota_count; i++)
+            fprintf(out, "  - \"%s\"\n", config->quota_text[i]);
+        for (uint32_t i = 0; key == KVD_KEY_SHARE && i < config->share_count; i++)
+            fprintf(out, "  - \"%s\"\n", config->share_text[i]);
     }
 }

@@ -14,12 +14,15 @@
 #include <kvarn/status.h>
 
 #include "server/core/limits.h"
+#include "server/core/quota.h"
 
 enum kvd_key {
     KVD_KEY_LISTEN,
     KVD_KEY_POOL,
     KVD_KEY_STAGING,
     KVD_KEY_EVICTION,
+    KVD_KEY_QUOTA,
+    KVD_KEY_SHARE,
     KVD_KEY_THREADS,
     KVD_KEY_CPU,
     KVD_KEY_WORKER,
@@ -48,7 +51,13 @@ struct kvd_config {
     struct kvd_config_pool pools[KVD_DEVICES_MAX];
     uint32_t pool_count;
     uint64_t staging_bytes; /* of each device */
-    bool lru;               /* eviction; else S3-FIFO */
+    struct kvd_quota quotas[KVD_QUOTAS_MAX];
+    char quota_text[KVD_QUOTAS_MAX][KVD_CONFIG_TEXT_MAX];
+    uint32_t quota_count;
+    struct kvd_share shares[KVD_SHARES_MAX];
+    char share_text[KVD_SHARES_MAX][KVD_CONFIG_TEXT_MAX];
+    uint32_t share_count;
+    bool lru; /* eviction; else S3-FIFO */
     uint32_t threads;
     char cpu[16]; /* "" = the best there is */
     char worker[KVD_CONFIG_TEXT_MAX];

@@ -205,6 +205,36 @@ static bool set_cpu(struct kvd_config *config, const char *value, const char **w
     return true;
 }
 
+static bool set_quota(struct kvd_config *config, const char *value, const char **why)
+{
+    struct kvd_quota quota;
+
+    if (strcmp(value, "none") == 0)
+        return true;
+    *why = "more than 64 quotas";
+    if (config->quota_count == KVD_QUOTAS_MAX || !kvd_quota_parse(value, &quota, why))
+        return false;
+    *why = "this tenant has a quota already";
+    for (uint32_t i = 0; i < config->quota_count; i++)
+        if (strcmp(config->quotas[i].name, quota.name) == 0)
+            return false;
+    snprintf(config->quota_text[config->quota_count], KVD_CONFIG_TEXT_MAX, "%s", value);
+    config->quotas[config->quota_count++] = quota;
+    return true;
+}
+
+static bool set_share(struct kvd_config *config, const char *value, const char **why)
+{
+    if (strcmp(value, "none") == 0)
+        return true;
+    *why = "more than 16 sharing groups";
+    if (config->share_count == KVD_SHARES_MAX ||
+        !kvd_share_parse(value, &config->shares[config->share_count], why))
+        return false;
+    snprintf(config->share_text[config->share_count++], KVD_CONFIG_TEXT_MAX, "%s", value);
+    return true;
+}
+
 static bool set_eviction(struct kvd_config *config, const char *value, const char **why)
 {
     static const char *const names[] = {"s3fifo", "lru", NULL};
@@ -263,6 +293,16 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
          "what goes when a pool is full: s3fifo keeps what is used again, lru what "
          "was used last (s3fifo)",
          set_eviction},
+    [KVD_KEY_QUOTA] =
+        {"quota", "KVARND_QUOTA", "TENANT ...",
+         "what a tenant may have, as \"uid-1001 host=1GiB..4GiB gpu=..8GiB requests=16 "
+         "spaces=4 sequences=100 leases=50 leased-blocks=1000 pinned-blocks=100\" (bytes: "
+         "GUARANTEED..MAXIMUM); may be given again (none)",
+         set_quota},
+    [KVD_KEY_SHARE] = {"share", "KVARND_SHARE", "NAME MEMBER ...",
+                       "tenants that are to be one and see each other's blocks, as \"team uid-1001 "
+                       "uid-1002\"; may be given again (none)",
+                       set_share},
     [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
                          "threads of the CPU worker (one per CPU)", set_threads},
     [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",
@@ -296,7 +336,8 @@ enum kvd_key kvd_config_key(const char *name)
 
 bool kvd_config_collects(enum kvd_key key)
 {
-    return key == KVD_KEY_LISTEN || key == KVD_KEY_POOL;
+    return key == KVD_KEY_LISTEN || key == KVD_KEY_POOL || key == KVD_KEY_QUOTA ||
+           key == KVD_KEY_SHARE;
 }
 
 kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const char *value,
@@ -308,6 +349,10 @@ kvarn_status kvd_config_set(struct kvd_config *config, enum kvd_key key, const c
         config->listen_count = 0;
     if (key == KVD_KEY_POOL && config->rank[key] != (int)rank)
         config->pool_count = 0;
+    if (key == KVD_KEY_QUOTA && config->rank[key] != (int)rank)
+        config->quota_count = 0;
+    if (key == KVD_KEY_SHARE && config->rank[key] != (int)rank)
+        config->share_count = 0;
     if (strlen(value) >= KVD_CONFIG_TEXT_MAX || !kvd_config_keys[key].set(config, value, &wrong)) {
         snprintf(why, KVD_CONFIG_WHY_MAX, "%s: %s \"%.100s\": %s", place, kvd_config_keys[key].name,
                  value, wrong);

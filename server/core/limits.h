@@ -41,6 +41,8 @@ enum {
     KVD_READ_BUFFER_BYTES = 16384,    /* per connection; small frames are read many at once */
     KVD_LISTENERS_MAX = 8,
     KVD_TENANTS_MAX = 256,
+    KVD_QUOTAS_MAX = 64, /* that an operator writes */
+    KVD_SHARES_MAX = 16,
     KVD_DEADLINE_DEFAULT_MS = 30000,
     KVD_DEADLINE_MAX_MS = 600000, /* a client that asks for more gets this */
     KVD_WORKER_THREADS_MAX = 64,

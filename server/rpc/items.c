@@ -126,6 +126,15 @@ static void name_failure(struct kvd_work *work, uint32_t i)
             "can be evicted; release sequences or leases, or give a larger pool",
             i, key.text, (unsigned long long)kvd_pool_capacity_bytes(work->space->pool));
         break;
+    case KVARN_QUOTA:
+        kvd_work_fail(
+            work, KVARN_QUOTA,
+            "block %u (key %s): this tenant has %llu bytes of the pool and may not have "
+            "more now, and nothing of it can be evicted; release sequences or leases, or "
+            "give it a larger quota",
+            i, key.text,
+            (unsigned long long)kvd_pool_tenant_bytes(work->space->pool, work->space->tenant));
+        break;
     case KVARN_CORRUPT:
         kvd_work_fail(work, KVARN_CORRUPT,
                       "block %u (key %s): the digest does not match its bytes; it is not kept", i,

@@ -26,14 +26,14 @@ static kvarn_status lease(struct kvd_work *work, struct kvw_blocks_reply *reply,
     for (uint32_t i = 0; i < run; i++)
         held[i] = work->items[i].block;
     status =
-        kvd_lease_new(&service->leases, work->request.conn_id,
+        kvd_lease_new(&service->leases, work->request.conn_id, work->request.tenant,
                       kvd_service_now(service) + (uint64_t)ms * 1000000u, held, run, &reply->lease);
     if (status != KVARN_OK)
         return kvd_work_fail(work, status,
-                             "%u leases over %llu blocks are held, no more are given now; release "
+                             "%u leases over %llu blocks are held, no more are given %s; release "
                              "some or let them run out",
-                             service->leases.count,
-                             (unsigned long long)service->leases.blocks_held);
+                             service->leases.count, (unsigned long long)service->leases.blocks_held,
+                             status == KVARN_QUOTA ? "to this tenant" : "now");
     reply->lease_ms = ms;
     work->lease = reply->lease;
     return KVARN_OK;

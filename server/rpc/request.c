@@ -75,6 +75,9 @@ static void give_back(struct kvd_work *work)
     if (work->space)
         work->space->pins--;
     work->space = NULL;
+    if (work->counted)
+        kvd_counts_give(&service->counts, work->request.tenant, KVD_COUNTED_REQUESTS, 1);
+    work->counted = false;
     work->need = work->room_left = 0;
     work->request.payload = NULL;
     work->request.payload_parts = NULL;
@@ -118,6 +121,16 @@ static kvarn_status decode(struct kvd_work *work, const uint8_t *metadata)
                              "operation %u is not known to this daemon; is the client newer?", op);
     if (service->draining && !work->operation->while_draining)
         return kvd_work_fail(work, KVARN_DRAINING, "the daemon is shutting down; use another one");
+    /* What gives something back, and what only looks, is always heard. */
+    if (!work->operation->while_draining) {
+        work->counted =
+            kvd_counts_take(&service->counts, work->request.tenant, KVD_COUNTED_REQUESTS, 1);
+        if (!work->counted)
+            return kvd_work_fail(work, KVARN_QUOTA,
+                                 "%u requests of this tenant are under way, the most that it may "
+                                 "have; wait for an answer first",
+                                 service->counts.used[work->request.tenant][KVD_COUNTED_REQUESTS]);
+    }
     return work->operation->begin(work, metadata);
 }
 

@@ -53,8 +53,8 @@ static void run(struct kvd_work *work)
     status = kvd_sequence_new(&service->sequences, work->request.conn_id, work->space, blocks,
                               count, &sequence);
     if (status != KVARN_OK) {
-        kvd_work_refuse(work, status, "%u sequences are open, no more are given now; release some",
-                        service->sequences.count);
+        kvd_work_refuse(work, status, "%u sequences are open, no more are given %s; release some",
+                        service->sequences.count, status == KVARN_QUOTA ? "to this tenant" : "now");
         return;
     }
     work->turn_count = 1;

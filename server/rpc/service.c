@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -101,6 +102,28 @@ static kvarn_status open_devices(struct kvd_service *service, struct kvd_space_p
     return status;
 }
 
+static kvarn_status set_quotas(struct kvd_service *service)
+{
+    const struct kvd_service_options *options = &service->options;
+    kvarn_status status = KVARN_OK;
+
+    kvd_counts_init(&service->counts);
+    for (uint32_t i = 0; i < options->quota_count; i++) {
+        const struct kvd_quota *quota = &options->quotas[i];
+        uint32_t tenant = options->quota_tenants[i];
+
+        memcpy(service->counts.most[tenant], quota->most, sizeof quota->most);
+        for (uint32_t j = 0; j < service->device_count && status == KVARN_OK; j++) {
+            enum kvd_tier tier =
+                kvd_device_is_gpu(service->devices[j].device) ? KVD_TIER_GPU : KVD_TIER_HOST;
+
+            status = kvd_pool_quota(service->devices[j].pool, tenant, quota->guaranteed[tier],
+                                    quota->maximum[tier]);
+        }
+    }
+    return status;
+}
+
 static kvarn_status open_parts(struct kvd_service *service, const char **why)
 {
     const struct kvd_service_options *options = &service->options;
@@ -119,8 +142,13 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     status = open_devices(service, pools);
     if (status != KVARN_OK)
         return status;
+    *why = "the guarantees of all tenants are more than a pool has";
+    status = set_quotas(service);
+    if (status != KVARN_OK)
+        return status;
     kvd_evict_init(&service->evict, options->eviction, secret);
     kvd_blocks_init(&service->blocks, &service->evict);
+    service->blocks.counts = &service->counts;
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
     kvd_spaces_init(&service->spaces, &service->blocks, secret, pools, service->device_count);
@@ -150,7 +178,9 @@ kvarn_status kvd_service_open(struct kvd_service **out, const struct kvd_service
     service->options = *options;
     fill_defaults(&service->options);
     status = open_parts(service, why);
-    service->options.devices = NULL; /* the caller's table was for opening */
+    service->options.devices = NULL; /* the caller's tables were for opening */
+    service->options.quotas = NULL;
+    service->options.quota_tenants = NULL;
     if (status != KVARN_OK) {
         kvd_service_close(&service);
         return status;

@@ -72,6 +72,7 @@ static void add_daemon(struct list *list)
     add(list, "kvarn_blocks_dropped_total", (double)service->blocks_dropped);
     add(list, "kvarn_integrity_failures_total", (double)service->integrity_failures);
     add(list, "kvarn_digest_differences_total", (double)service->digest_differences);
+    add(list, "kvarn_quota_refusals_total", (double)service->counts.refusals);
     add(list, "kvarn_leases", (double)service->leases.count);
     add(list, "kvarn_leased_blocks", (double)service->leases.blocks_held);
     add(list, "kvarn_leases_expired_total", (double)service->leases.expired_total);

@@ -27,6 +27,7 @@
 #include "server/rpc/request.h"
 #include "server/rpc/service.h"
 #include "server/store/block.h"
+#include "server/store/counts.h"
 #include "server/store/evict.h"
 #include "server/store/lease.h"
 #include "server/store/sequence.h"
@@ -79,6 +80,7 @@ struct kvd_work {
     void *heaps[KVD_WORK_HEAPS];
     uint32_t heap_count;
     struct kvd_space *space; /* pinned */
+    bool counted;            /* in what its tenant has in flight */
     uint8_t *extents[KVD_WORK_EXTENTS];
     uint32_t extent_count;
     uint64_t need; /* bytes of reply and jobs that begin asked for */
@@ -152,6 +154,7 @@ struct kvd_service {
     struct kvd_service_device devices[KVD_DEVICES_MAX];
     uint32_t device_count;
     struct kvd_evict evict;
+    struct kvd_counts counts;
     struct kvd_spaces spaces;
     struct kvd_blocks blocks;
     struct kvd_leases leases;

@@ -77,10 +77,13 @@ kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, 
     kvarn_status status;
 
     *out = NULL;
-    while ((status = kvd_pool_take(space->pool, space->tenant, bytes, &offset)) == KVARN_NO_SPACE) {
+    for (;;) {
+        status = kvd_pool_take(space->pool, space->tenant, bytes, &offset);
+        if (status != KVARN_NO_SPACE && status != KVARN_QUOTA)
+            break;
         old = kvd_evict_choose(blocks->evict, kvd_space_owner(space), bytes);
         if (!old)
-            return KVARN_NO_SPACE;
+            return status;
         kvd_block_drop(blocks, old);
         blocks->evictions++;
     }

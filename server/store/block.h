@@ -17,6 +17,7 @@
 #include <kvarn/types.h>
 
 struct kvd_space;
+struct kvd_counts;
 struct kvd_evict;
 
 enum kvd_block_state { KVD_BLOCK_FREE, KVD_BLOCK_FILLING, KVD_BLOCK_READY };
@@ -45,6 +46,7 @@ enum { KVD_BLOCK_SLAB = 4096, KVD_BLOCK_SLABS = 4096 }; /* at most 16 Mi blocks 
 
 struct kvd_blocks {
     struct kvd_evict *evict;
+    struct kvd_counts *counts; /* of tenants, for all that is made of blocks; NULL: no bounds */
     struct kvd_block *slabs[KVD_BLOCK_SLABS];
     struct kvd_block *free;
     uint32_t made; /* descriptors handed out so far */
@@ -60,7 +62,7 @@ void kvd_blocks_free(
     struct kvd_blocks *blocks); /* descriptors only; the pools go with their owner */
 
 /* A FILLING block without a key, one reference. Evicts blocks of the space's tenant when its
- * pool is full. NO_SPACE, TOO_LARGE (never fits). */
+ * pool, or the tenant's share of it, is full. NO_SPACE, QUOTA, TOO_LARGE (never fits). */
 kvarn_status kvd_block_take(struct kvd_blocks *blocks, struct kvd_space *space, uint32_t kind,
                             struct kvd_block **block);
 

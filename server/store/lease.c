@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "server/store/block.h"
+#include "server/store/counts.h"
 
 kvarn_status kvd_leases_open(struct kvd_leases *leases, struct kvd_blocks *blocks, uint32_t max,
                              uint32_t generation)
@@ -78,6 +79,30 @@ static void disown(struct kvd_leases *leases, const struct kvd_lease *lease)
         leases->slots[lease->own_next - 1].own_before = lease->own_before;
 }
 
+static void uncount(struct kvd_leases *leases, uint32_t tenant, uint32_t blocks)
+{
+    struct kvd_counts *counts = leases->blocks->counts;
+
+    if (!counts)
+        return;
+    kvd_counts_give(counts, tenant, KVD_COUNTED_LEASES, 1);
+    kvd_counts_give(counts, tenant, KVD_COUNTED_LEASED_BLOCKS, blocks);
+}
+
+static bool count_in(struct kvd_leases *leases, uint32_t tenant, uint32_t blocks)
+{
+    struct kvd_counts *counts = leases->blocks->counts;
+
+    if (!counts)
+        return true;
+    if (!kvd_counts_take(counts, tenant, KVD_COUNTED_LEASES, 1))
+        return false;
+    if (kvd_counts_take(counts, tenant, KVD_COUNTED_LEASED_BLOCKS, blocks))
+        return true;
+    kvd_counts_give(counts, tenant, KVD_COUNTED_LEASES, 1);
+    return false;
+}
+
 /* Ends the lease of a slot. The owner stays on record until the slot is used again. */
 static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
 {
@@ -93,6 +118,7 @@ static void end(struct kvd_leases *leases, uint32_t slot, bool expired)
     for (uint32_t i = lease->count; i-- > 0;) /* a chain's end is to go before its head */
         kvd_block_release(leases->blocks, lease->blocks[i]);
     leases->blocks_held -= lease->count;
+    uncount(leases, lease->tenant, lease->count);
     leases->expired_total += expired;
     free(lease->blocks);
     lease->blocks = NULL;
@@ -112,8 +138,9 @@ void kvd_leases_close(struct kvd_leases *leases)
     memset(leases, 0, sizeof *leases);
 }
 
-kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t expires_ns,
-                           struct kvd_block *const *held, uint32_t count, uint64_t *handle)
+kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint32_t tenant,
+                           uint64_t expires_ns, struct kvd_block *const *held, uint32_t count,
+                           uint64_t *handle)
 {
     struct kvd_block **blocks;
     struct kvd_lease *lease;
@@ -123,9 +150,13 @@ kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t ex
         return KVARN_RETRY;
     if (leases->blocks_held + count > KVD_LEASED_BLOCKS_MAX)
         return KVARN_RETRY;
+    if (!count_in(leases, tenant, count))
+        return KVARN_QUOTA;
     blocks = malloc((count ? count : 1) * sizeof(struct kvd_block *));
-    if (!blocks)
+    if (!blocks) {
+        uncount(leases, tenant, count);
         return KVARN_RETRY;
+    }
     slot = leases->free ? leases->free - 1 : leases->high++;
     lease = &leases->slots[slot];
     leases->free = leases->free ? lease->next_free : 0;
@@ -136,6 +167,7 @@ kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t ex
     lease->blocks = blocks;
     lease->count = count;
     lease->conn = conn;
+    lease->tenant = tenant;
     lease->expires_ns = expires_ns;
     lease->expired = 0;
     lease->handle = (uint64_t)++leases->generation << 32 | (slot + 1);

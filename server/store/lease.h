@@ -23,6 +23,7 @@ struct kvd_lease {
     uint64_t expires_ns;
     struct kvd_block **blocks; /* [count]; NULL when the slot is free */
     uint32_t count;
+    uint32_t tenant;
     uint32_t heap;                 /* its place in the heap */
     uint32_t next_free;            /* slot + 1 */
     uint32_t own_next, own_before; /* slot + 1, in the list of its connection; 0 = none */
@@ -43,9 +44,11 @@ kvarn_status kvd_leases_open(struct kvd_leases *leases, struct kvd_blocks *block
                              uint32_t generation);
 void kvd_leases_close(struct kvd_leases *leases); /* gives all references back */
 
-/* Takes one more reference on each block. RETRY when a bound is reached. */
-kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint64_t expires_ns,
-                           struct kvd_block *const *held, uint32_t count, uint64_t *handle);
+/* Takes one more reference on each block. RETRY when a bound is reached, QUOTA when it is one of
+ * the tenant. */
+kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint32_t tenant,
+                           uint64_t expires_ns, struct kvd_block *const *held, uint32_t count,
+                           uint64_t *handle);
 /* NOT_FOUND, STALE (released before), LEASE_EXPIRED. */
 kvarn_status kvd_lease_release(struct kvd_leases *leases, uint64_t conn, uint64_t handle);
 void kvd_leases_expire(struct kvd_leases *leases, uint64_t now_ns);

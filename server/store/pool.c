@@ -43,9 +43,15 @@ struct class
     int32_t next;  /* in its bucket, or in the list of unused classes */
 };
 
+struct share {
+    uint64_t reserved, guaranteed, maximum;
+};
+
 struct kvd_pool {
     uint64_t capacity_bytes, unit_bytes, chunk_bytes;
     uint64_t used_bytes, reserved_bytes;
+    uint64_t owed_bytes; /* guaranteed and not reserved yet, of all tenants */
+    struct share shares[KVD_TENANTS_MAX];
     kvd_pool_wipe wipe;
     void *context;
     uint32_t unit_words;
@@ -106,6 +112,8 @@ kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint
     }
     for (int32_t i = 0; i < BUCKETS; i++)
         made->buckets[i] = NONE;
+    for (uint32_t i = 0; i < KVD_TENANTS_MAX; i++)
+        made->shares[i].maximum = UINT64_MAX;
     *pool = made;
     return KVARN_OK;
 }
@@ -121,6 +129,61 @@ void kvd_pool_close(struct kvd_pool **pool)
     free((*pool)->words);
     free(*pool);
     *pool = NULL;
+}
+
+/* ---- shares ---- */
+
+static uint64_t owed(const struct share *share)
+{
+    return share->guaranteed > share->reserved ? share->guaranteed - share->reserved : 0;
+}
+
+/* A chunk comes or goes. */
+static void reserve(struct kvd_pool *pool, uint32_t tenant, int64_t bytes)
+{
+    struct share *share = &pool->shares[tenant];
+
+    pool->owed_bytes -= owed(share);
+    share->reserved = (uint64_t)((int64_t)share->reserved + bytes);
+    pool->owed_bytes += owed(share);
+    pool->reserved_bytes = (uint64_t)((int64_t)pool->reserved_bytes + bytes);
+}
+
+/* Bytes of chunks that the tenant may have besides those that it has. */
+static uint64_t allowed(const struct kvd_pool *pool, uint32_t tenant)
+{
+    const struct share *share = &pool->shares[tenant];
+    uint64_t unused = pool->capacity_bytes - pool->reserved_bytes;
+    uint64_t others = pool->owed_bytes - owed(share);
+    uint64_t own = share->maximum > share->reserved ? share->maximum - share->reserved : 0;
+
+    unused = unused > others ? unused - others : 0;
+    return own < unused ? own : unused;
+}
+
+kvarn_status kvd_pool_quota(struct kvd_pool *pool, uint32_t tenant, uint64_t guaranteed_bytes,
+                            uint64_t maximum_bytes)
+{
+    struct share *share = &pool->shares[tenant];
+    uint64_t all = round_up(guaranteed_bytes, pool->unit_bytes);
+
+    assert(tenant < KVD_TENANTS_MAX);
+    if (guaranteed_bytes > pool->capacity_bytes)
+        return KVARN_TOO_LARGE;
+    for (uint32_t i = 0; i < KVD_TENANTS_MAX; i++)
+        all += i != tenant ? pool->shares[i].guaranteed : 0;
+    if (all > pool->capacity_bytes)
+        return KVARN_TOO_LARGE;
+    pool->owed_bytes -= owed(share);
+    share->guaranteed = round_up(guaranteed_bytes, pool->unit_bytes);
+    share->maximum = maximum_bytes;
+    pool->owed_bytes += owed(share);
+    return KVARN_OK;
+}
+
+uint64_t kvd_pool_tenant_bytes(const struct kvd_pool *pool, uint32_t tenant)
+{
+    return pool->shares[tenant].reserved;
 }
 
 /* ---- classes ---- */
@@ -261,6 +324,7 @@ static void drop_chunk(struct kvd_pool *pool, int32_t at)
     uint64_t word = (uint64_t)at * pool->unit_words;
 
     unlink_chunk(pool, at);
+    reserve(pool, pool->classes[class_index].tenant, -(int64_t)bytes);
     if (--pool->classes[class_index].chunks == 0)
         drop_class(pool, class_index);
     for (uint32_t i = 0; i < (uint32_t)units * pool->unit_words; i++)
@@ -273,7 +337,6 @@ static void drop_chunk(struct kvd_pool *pool, int32_t at)
         pool->owner[at + i] = NONE;
     if (at < pool->free_units_from)
         pool->free_units_from = at;
-    pool->reserved_bytes -= bytes;
     if (pool->wipe != NULL)
         pool->wipe(pool->context, (uint64_t)at * pool->unit_bytes, bytes);
 }
@@ -306,22 +369,39 @@ static int32_t chunk_units(const struct kvd_pool *pool, uint64_t slot_bytes)
     return (int32_t)best;
 }
 
+/* Where a chunk of the tenant may stand, of `wanted` units or fewer, at least `least`: its length,
+ * 0 when there is none. */
+static int32_t place_chunk(struct kvd_pool *pool, uint32_t tenant, int32_t wanted, int32_t least,
+                           int32_t *at, kvarn_status *status)
+{
+    uint64_t units = allowed(pool, tenant) / pool->unit_bytes;
+
+    *status = units < (uint64_t)least && pool->capacity_bytes - pool->reserved_bytes >=
+                                             (uint64_t)least * pool->unit_bytes
+                  ? KVARN_QUOTA
+                  : KVARN_NO_SPACE;
+    if (units < (uint64_t)least)
+        return 0;
+    return find_run(pool, units < (uint64_t)wanted ? (int32_t)units : wanted, least, at);
+}
+
 /* Makes a chunk for the class of slot_bytes; a smaller one when only a shorter run of units is
- * left. */
+ * left, or allowed. */
 static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
                               int32_t *class_index)
 {
     int32_t wanted = chunk_units(pool, slot_bytes);
     int32_t least = (int32_t)(round_up(slot_bytes, pool->unit_bytes) / pool->unit_bytes);
-    int32_t at = 0, units = find_run(pool, wanted, least, &at);
+    kvarn_status status;
+    int32_t at = 0, units = place_chunk(pool, tenant, wanted, least, &at, &status);
 
     if (units == 0 && pool->empty_chunks > 0) {
         drop_empty(pool);
-        units = find_run(pool, wanted, least, &at);
+        units = place_chunk(pool, tenant, wanted, least, &at, &status);
         *class_index = find_class(pool, tenant, slot_bytes);
     }
     if (units == 0)
-        return KVARN_NO_SPACE;
+        return status;
     if (*class_index == NONE)
         *class_index = add_class(pool, tenant, slot_bytes);
     pool->classes[*class_index].chunks++;
@@ -336,7 +416,7 @@ static kvarn_status add_chunk(struct kvd_pool *pool, uint32_t tenant, uint64_t s
     for (int32_t i = 0; i < units; i++)
         pool->owner[at + i] = at;
     set_bits(pool, (uint64_t)at * pool->unit_words, slots);
-    pool->reserved_bytes += (uint64_t)units * pool->unit_bytes;
+    reserve(pool, tenant, (int64_t)((uint64_t)units * pool->unit_bytes));
     link_chunk(pool, at);
     return KVARN_OK;
 }

@@ -23,8 +23,15 @@ kvarn_status kvd_pool_open(struct kvd_pool **pool, uint64_t capacity_bytes, uint
                            kvd_pool_wipe wipe, void *context);
 void kvd_pool_close(struct kvd_pool **pool);
 
+/* What a tenant's chunks take together: at most `maximum` bytes, and `guaranteed` ones are there
+ * for it whatever others want. TOO_LARGE when the guarantees of all are more than the pool. */
+kvarn_status kvd_pool_quota(struct kvd_pool *pool, uint32_t tenant, uint64_t guaranteed_bytes,
+                            uint64_t maximum_bytes);
+uint64_t kvd_pool_tenant_bytes(const struct kvd_pool *pool, uint32_t tenant);
+
 /* Gives a slot of slot_bytes (128-byte aligned offset in the pool). NO_SPACE when no chunk has
- * room; TOO_LARGE when a slot never fits. */
+ * room, QUOTA when another chunk would be more than the tenant may have or than others are owed;
+ * TOO_LARGE when a slot never fits. */
 kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot_bytes,
                            uint64_t *offset);
 void kvd_pool_give(struct kvd_pool *pool, uint64_t offset);

@@ -8,6 +8,7 @@
 
 #include "server/core/limits.h"
 #include "server/store/block.h"
+#include "server/store/counts.h"
 #include "server/store/space.h"
 
 kvarn_status kvd_sequences_open(struct kvd_sequences *sequences, struct kvd_blocks *blocks,
@@ -50,6 +51,19 @@ static uint64_t written_bytes(const struct kvd_space *space)
     return space->layers * sizeof(uint32_t);
 }
 
+static bool count_in(struct kvd_sequences *sequences, const struct kvd_space *space)
+{
+    struct kvd_counts *counts = sequences->blocks->counts;
+
+    return !counts || kvd_counts_take(counts, space->tenant, KVD_COUNTED_SEQUENCES, 1);
+}
+
+static void uncount(struct kvd_sequences *sequences, const struct kvd_space *space)
+{
+    if (sequences->blocks->counts)
+        kvd_counts_give(sequences->blocks->counts, space->tenant, KVD_COUNTED_SEQUENCES, 1);
+}
+
 /* Gives the blocks back. The id and the connection stay on record until the slot is used again. */
 static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
 {
@@ -63,6 +77,7 @@ static void end(struct kvd_sequences *sequences, struct kvd_sequence *sequence)
     sequence->written = NULL;
     sequence->block_count = sequence->block_room = 0;
     sequence->space->sequences--;
+    uncount(sequences, sequence->space);
     sequence->space = NULL;
     sequence->used = sequence->doomed = false;
     disown(sequences, sequence);
@@ -113,11 +128,14 @@ kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
     *out = NULL;
     if (slot == sequences->max || sequences->bytes + written_bytes(space) > KVD_SEQUENCES_BYTES_MAX)
         return KVARN_RETRY;
+    if (!count_in(sequences, space))
+        return KVARN_QUOTA;
     sequence = &sequences->slots[slot];
     sequence->written = calloc(space->layers, sizeof *sequence->written);
     if (!sequence->written || grow(sequences, sequence, count ? count : 1) != KVARN_OK) {
         free(sequence->written);
         sequence->written = NULL;
+        uncount(sequences, space);
         return KVARN_RETRY;
     }
     if (sequences->free)

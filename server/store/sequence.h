@@ -70,7 +70,7 @@ kvarn_status kvd_sequences_open(struct kvd_sequences *sequences, struct kvd_bloc
 void kvd_sequences_close(struct kvd_sequences *sequences);
 
 /* Over `count` full READY blocks, of which it takes references. RETRY when a bound is reached or
- * without memory. */
+ * without memory, QUOTA when it is a bound of the tenant. */
 kvarn_status kvd_sequence_new(struct kvd_sequences *sequences, uint64_t conn,
                               struct kvd_space *space, struct kvd_block *const *prefix,
                               uint32_t count, struct kvd_sequence **sequence);

@@ -6,6 +6,7 @@
 
 #include "proto/blockkey.h"
 #include "server/store/block.h"
+#include "server/store/counts.h"
 #include "server/store/pool.h"
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
@@ -20,8 +21,15 @@ void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const
     spaces->generation = (uint32_t)(secret[0] ^ secret[1] >> 32) >> 1;
 }
 
+static void uncount(struct kvd_spaces *spaces, uint32_t tenant)
+{
+    if (spaces->blocks->counts)
+        kvd_counts_give(spaces->blocks->counts, tenant, KVD_COUNTED_SPACES, 1);
+}
+
 static void give_up(struct kvd_spaces *spaces, struct kvd_space *space)
 {
+    uncount(spaces, space->tenant);
     kvd_index_free(&space->index);
     kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(space, KVARN_BLOCK_TILE), 0, 0);
     kvd_evict_list_set(spaces->blocks->evict, kvd_space_list(space, KVARN_BLOCK_EXACT), 0, 0);
@@ -304,9 +312,16 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
         if ((!room && (!at->used || holds_nothing(at))) || (room && room->used && !at->used))
             room = at;
     }
+    if (spaces->blocks->counts &&
+        !kvd_counts_take(spaces->blocks->counts, tenant, KVD_COUNTED_SPACES, 1)) {
+        snprintf(text, text_room, "this tenant has %u spaces, the most that it may have",
+                 spaces->blocks->counts->used[tenant][KVD_COUNTED_SPACES]);
+        return KVARN_QUOTA;
+    }
     if (!room) {
         snprintf(text, text_room, "all %d spaces are in use; drop blocks of one first",
                  KVD_SPACES_MAX);
+        uncount(spaces, tenant);
         return KVARN_RETRY;
     }
     if (room->used)

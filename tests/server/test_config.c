@@ -25,16 +25,19 @@ static void write_file(const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Flags are one string, split at blanks. */
+/* Flags are one string, split at blanks; a ~ is a blank in a word. */
 static kvarn_status load(struct kvd_config *config, const char *flags, char *why)
 {
     static char words[1024];
-    char *argv[32] = {(char *)(uintptr_t) "kvarnd"};
+    char *argv[48] = {(char *)(uintptr_t) "kvarnd"};
     int argc = 1;
 
     snprintf(words, sizeof words, "%s", flags);
     for (char *word = strtok(words, " "); word != NULL; word = strtok(NULL, " "))
         argv[argc++] = word;
+    for (int i = 1; i < argc; i++)
+        for (char *at = argv[i]; (at = strchr(at, '~')) != NULL;)
+            *at = ' ';
     return kvd_config_load(config, argc, argv, why);
 }
 
@@ -141,13 +144,13 @@ static void what_is_printed_can_be_read_again(void **state)
     FILE *file;
 
     (void)state;
-    assert_int_equal(
-        load(&config,
-             "--pool host:96MiB --pool cuda:3:25% --pool cuda:0:2GiB --worker-stall "
-             "700 --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
-             "--eviction lru --threads 7 --socket-mode 0660 --quiet --worker /w --log-level debug",
-             why),
-        KVARN_OK);
+    assert_int_equal(load(&config,
+                          "--pool host:96MiB --pool cuda:3:25% --pool cuda:0:2GiB --worker-stall "
+                          "700 --listen unix:/x --listen tcp:[::1]:5 --cpu avx2 "
+                          "--eviction lru --quota a~host=1GiB..2GiB --quota b~leases=1 --threads 7 "
+                          "--socket-mode 0660 --quiet --worker /w --log-level debug",
+                          why),
+                     KVARN_OK);
     file = fopen(path, "w");
     assert_non_null(file);
     kvd_config_print(&config, file);
@@ -160,6 +163,9 @@ static void what_is_printed_can_be_read_again(void **state)
     assert_memory_equal(again.pools, config.pools, sizeof config.pools);
     assert_int_equal(again.worker_stall_ms, 700);
     assert_true(again.lru);
+    assert_int_equal(again.quota_count, 2);
+    assert_memory_equal(again.quotas, config.quotas, sizeof config.quotas);
+    assert_int_equal(again.share_count, 0);
     assert_int_equal(again.threads, config.threads);
     assert_int_equal(again.socket_mode, config.socket_mode);
     assert_int_equal(again.quiet, config.quiet);

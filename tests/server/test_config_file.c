@@ -80,6 +80,8 @@ static void every_key_may_stand_in_a_file(void **state)
                "staging: 5MiB\n"
                "threads: 3\n"
                "eviction: lru\n"
+               "quota:\n  - uid-7 host=1GiB..2GiB\n  - uid-8 leases=3\n"
+               "share: team uid-9 uid-10\n"
                "cpu: avx2\n"
                "worker: /opt/kvarn-worker\n"
                "worker-stall: 900\n"
@@ -106,6 +108,11 @@ static void every_key_may_stand_in_a_file(void **state)
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
         assert_int_equal(config.rank[key], KVD_RANK_FILE);
     assert_true(config.lru);
+    assert_int_equal(config.quota_count, 2);
+    assert_int_equal(config.quotas[0].guaranteed[KVD_TIER_HOST], 1 << 30);
+    assert_string_equal(config.quotas[1].name, "uid-8");
+    assert_int_equal(config.share_count, 1);
+    assert_string_equal(config.shares[0].members[1], "uid-10");
     snprintf(want, sizeof want, "%s:4:10", path);
     assert_string_equal(config.from[KVD_KEY_THREADS], want);
 }

@@ -106,7 +106,8 @@ static void bounds_are_allowed(void **state)
         {"cpu", "avx512"},          {"log-level", "error"},     {"drain-grace", "0"},
         {"drain-grace", "3600000"}, {"socket-mode", "0600"},    {"socket-mode", "666"},
         {"socket-mode", "0640"},    {"listen", "tcp:[::1]:70"}, {"quiet", "false"},
-        {"eviction", "lru"},        {"eviction", "s3fifo"},
+        {"eviction", "lru"},        {"eviction", "s3fifo"},     {"quota", "none"},
+        {"quota", "a host=1GiB"},   {"share", "g a b"},         {"share", "none"},
     };
     struct kvd_config config = {.quiet = true};
 

@@ -29,7 +29,7 @@ static void teardown(void)
 
 static kvarn_status lease(uint64_t conn, uint64_t expires, uint64_t *handle)
 {
-    return kvd_lease_new(&leases, conn, expires, &block, 1, handle);
+    return kvd_lease_new(&leases, conn, 0, expires, &block, 1, handle);
 }
 
 static void test_bounds(void **state)
@@ -126,10 +126,10 @@ static void test_blocks_are_bounded(void **state)
     for (size_t i = 0; i < KVD_LEASED_BLOCKS_MAX; i++)
         held[i] = block;
     assert_int_equal(lease(1, 10, &more), KVARN_OK);
-    assert_int_equal(kvd_lease_new(&leases, 1, 10, held, KVD_LEASED_BLOCKS_MAX, &most),
+    assert_int_equal(kvd_lease_new(&leases, 1, 0, 10, held, KVD_LEASED_BLOCKS_MAX, &most),
                      KVARN_RETRY);
     assert_int_equal(block->references, 1);
-    assert_int_equal(kvd_lease_new(&leases, 1, 9, held, KVD_LEASED_BLOCKS_MAX - 1, &most),
+    assert_int_equal(kvd_lease_new(&leases, 1, 0, 9, held, KVD_LEASED_BLOCKS_MAX - 1, &most),
                      KVARN_OK);
     assert_int_equal(lease(1, 10, &more), KVARN_RETRY);
     kvd_leases_expire(&leases, 9);

@@ -316,6 +316,98 @@ static void empty_chunks_linger(void **state)
     model_close(m);
 }
 
+/* Chunks of one tenant end at its maximum, and where they would take what others are owed. */
+static void shares_hold(void **state)
+{
+    struct kvd_pool *pool;
+    uint64_t offset, unit, count = 0, capacity;
+    kvarn_status status;
+
+    (void)state;
+    assert_int_equal(kvd_pool_open(&pool, 64 << 20, 0, NULL, NULL), KVARN_OK);
+    capacity = kvd_pool_capacity_bytes(pool);
+    unit = capacity / 16;
+    assert_int_equal(kvd_pool_quota(pool, 1, 9 * unit, UINT64_MAX), KVARN_OK);
+    assert_int_equal(kvd_pool_quota(pool, 2, 8 * unit, UINT64_MAX), KVARN_TOO_LARGE);
+    assert_int_equal(kvd_pool_quota(pool, 2, UINT64_MAX, UINT64_MAX), KVARN_TOO_LARGE);
+    assert_int_equal(kvd_pool_quota(pool, 2, 2 * unit, 3 * unit), KVARN_OK);
+    while ((status = kvd_pool_take(pool, 0, unit / 4, &offset)) == KVARN_OK)
+        count++;
+    assert_int_equal(status, KVARN_QUOTA);
+    assert_int_equal(count, 4 * (16 - 9 - 2));
+    assert_int_equal(kvd_pool_tenant_bytes(pool, 0), 5 * unit);
+    for (count = 0; (status = kvd_pool_take(pool, 2, unit / 4, &offset)) == KVARN_OK;)
+        count++;
+    assert_int_equal(status, KVARN_QUOTA); /* what is left is tenant 1's */
+    assert_int_equal(count, 4 * 2);
+    for (count = 0; (status = kvd_pool_take(pool, 1, unit / 4, &offset)) == KVARN_OK;)
+        count++;
+    assert_int_equal(status, KVARN_NO_SPACE);
+    assert_int_equal(count, 4 * 9);
+    assert_int_equal(kvd_pool_reserved_bytes(pool), capacity);
+    kvd_pool_close(&pool);
+}
+
+/* Own empty chunks that linger count, until their bytes are wanted for another size. */
+static void lingering_chunks_make_room_in_a_share(void **state)
+{
+    struct kvd_pool *pool;
+    uint64_t offset;
+
+    (void)state;
+    assert_int_equal(kvd_pool_open(&pool, 64 << 20, 0, NULL, NULL), KVARN_OK);
+    kvd_pool_linger(pool);
+    assert_int_equal(kvd_pool_quota(pool, 1, 0, 4 << 20), KVARN_OK);
+    assert_int_equal(kvd_pool_take(pool, 1, 4 << 20, &offset), KVARN_OK);
+    assert_int_equal(kvd_pool_take(pool, 1, 4096, &offset), KVARN_QUOTA);
+    kvd_pool_give(pool, offset);
+    assert_int_equal(kvd_pool_tenant_bytes(pool, 1), 4 << 20);
+    assert_int_equal(kvd_pool_take(pool, 1, 4096, &offset), KVARN_OK);
+    assert_true(kvd_pool_tenant_bytes(pool, 1) <= 4 << 20);
+    assert_int_equal(kvd_pool_take(pool, 1, 5 << 20, &offset), KVARN_QUOTA); /* more than it all */
+    kvd_pool_close(&pool);
+}
+
+/* Random takes and gives of four tenants with shares: each stays within its own, and who has less
+ * than its guarantee is never refused for want of bytes that others have. */
+static void shares_hold_in_any_order(void **state)
+{
+    enum { UNITS = 64, TENANTS = 4, HELD = 4096 };
+    static const uint64_t guaranteed[TENANTS] = {0, 10, 20, 4}, most[TENANTS] = {64, 12, 64, 4};
+    static uint64_t held[HELD];
+    struct rng rng = rng_make(rng_seed(17));
+    uint32_t count = 0, refused = 0;
+    struct kvd_pool *pool;
+    uint64_t unit;
+
+    (void)state;
+    assert_int_equal(kvd_pool_open(&pool, 4 << 20, 0, NULL, NULL), KVARN_OK);
+    unit = kvd_pool_capacity_bytes(pool) / UNITS;
+    for (uint32_t i = 0; i < TENANTS; i++)
+        assert_int_equal(kvd_pool_quota(pool, i, guaranteed[i] * unit, most[i] * unit), KVARN_OK);
+    for (int op = 0; op < 200000; op++) {
+        uint32_t tenant = rng_below(&rng, TENANTS), bias = op / 2000 % 2 ? 6 : 3;
+
+        if (count < HELD && rng_below(&rng, 8) < bias) {
+            kvarn_status status = kvd_pool_take(pool, tenant, 4096, &held[count]);
+
+            count += status == KVARN_OK;
+            refused += status != KVARN_OK;
+            if (status != KVARN_OK)
+                assert_true(kvd_pool_tenant_bytes(pool, tenant) >= guaranteed[tenant] * unit);
+        } else if (count) {
+            uint32_t at = rng_below(&rng, count);
+
+            kvd_pool_give(pool, held[at]);
+            held[at] = held[--count];
+        }
+        for (uint32_t i = 0; i < TENANTS; i++)
+            assert_true(kvd_pool_tenant_bytes(pool, i) <= most[i] * unit);
+    }
+    assert_true(refused > 1000);
+    kvd_pool_close(&pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +417,9 @@ int main(void)
         cmocka_unit_test(large_units_are_used_well),
         cmocka_unit_test(bounds_are_told),
         cmocka_unit_test(empty_chunks_linger),
+        cmocka_unit_test(shares_hold),
+        cmocka_unit_test(lingering_chunks_make_room_in_a_share),
+        cmocka_unit_test(shares_hold_in_any_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

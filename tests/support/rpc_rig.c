@@ -31,6 +31,7 @@ static void room(void *context)
 void rig_open(struct rig *rig, const struct rig_options *options)
 {
     struct rig_options o = options ? *options : (struct rig_options){0};
+    static const uint32_t tenants[4] = {0, 1, 2, 3};
     struct kvd_service_options s = {0};
     const char *why;
 
@@ -59,6 +60,9 @@ void rig_open(struct rig *rig, const struct rig_options *options)
     s.parked_max = o.parked_max;
     s.payload_max_bytes = o.payload_max_bytes;
     s.eviction = o.eviction;
+    s.quotas = o.quotas;
+    s.quota_tenants = tenants;
+    s.quota_count = o.quota_count;
     assert_int_equal(kvd_service_open(&rig->service, &s, &why), KVARN_OK);
     kvd_service_on_room(rig->service, room, rig);
     current = rig;

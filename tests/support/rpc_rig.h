@@ -53,6 +53,8 @@ struct rig_options {
     uint32_t requests_max, sequences_max, leases_max, parked_max;
     uint64_t payload_max_bytes;
     enum kvd_evict_policy eviction;
+    const struct kvd_quota *quotas; /* [quota_count], of tenants 0, 1, ... */
+    uint32_t quota_count;
 };
 
 void rig_open(struct rig *rig, const struct rig_options *options);
