@@ -1,4 +1,4 @@
-/* LOOKUP, DROP, VERIFY, RELEASE, and what all operations on blocks share. */
+/* LOOKUP, DROP, VERIFY, PERSIST, RELEASE, and what all operations on blocks share. */
 #include "client/blocks.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ void kvc_blocks_results(const struct kvarn_call *call, kvarn_block_result *resul
     }
 }
 
-/* ---- LOOKUP, DROP, VERIFY */
+/* ---- LOOKUP, DROP, VERIFY, PERSIST */
 
 static kvarn_status finish_keys(struct kvarn_call *call, const char **why)
 {
@@ -127,9 +127,15 @@ static kvarn_status plan_verify(struct kvarn_client *client, void *args, struct 
     return plan_keys(client, "verify", KVW_VERIFY, args, call);
 }
 
+static kvarn_status plan_persist(struct kvarn_client *client, void *args, struct kvarn_call **call)
+{
+    return plan_keys(client, "persist", KVW_PERSIST, args, call);
+}
+
 KVC_DEFINE_OPERATION(lookup, kvarn_blocks_args, KVW_LOOKUP, plan_lookup)
 KVC_DEFINE_OPERATION(drop, kvarn_blocks_args, KVW_DROP, plan_drop)
 KVC_DEFINE_OPERATION(verify, kvarn_blocks_args, KVW_VERIFY, plan_verify)
+KVC_DEFINE_OPERATION(persist, kvarn_blocks_args, KVW_PERSIST, plan_persist)
 
 /* ---- RELEASE */
 

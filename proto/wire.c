@@ -108,6 +108,7 @@ const char *kvw_op_name(uint8_t op)
         [KVW_STATS] = "STATS",
         [KVW_LIST] = "LIST",
         [KVW_DRAIN] = "DRAIN",
+        [KVW_PERSIST] = "PERSIST",
     };
 
     return op < sizeof names / sizeof names[0] ? names[op] : NULL;

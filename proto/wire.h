@@ -24,7 +24,8 @@
  * EXPORT       key[block_count]                        put_row[block_count] (bytes = 0 when the
  *                                                      block is missing), block bytes
  * IMPORT       put_row[block_count], block bytes       block_status[block_count]
- * DROP VERIFY  key[block_count]                        block_status[block_count]
+ * DROP VERIFY PERSIST
+ *              key[block_count]                        block_status[block_count]
  * SEQ_OPEN     key[key_count]                          seq_status[1]
  * SEQ_APPEND   seq_row[count], K rows, V rows (layout; seq_status[count]
  *              a token axis over the new tokens of all
@@ -65,6 +66,7 @@ enum kvw_op {
     KVW_STATS = 32,
     KVW_LIST = 33,
     KVW_DRAIN = 34,
+    KVW_PERSIST = 40,
 };
 
 /* Bits of Hello.features. None is optional in version 1; unknown bits are ignored. */

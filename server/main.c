@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "server/core/config.h"
+#include "server/core/files.h"
 #include "server/core/log.h"
 #include "server/core/loop.h"
 #include "server/core/metrics.h"
@@ -25,7 +26,7 @@
 #include "server/store/tenant.h"
 
 enum { EXIT_FAILED = 1, EXIT_CONFIG = 2, TICK_MS = 10, IDLE_TICK_MS = 100 };
-enum { DESCRIPTORS_KEPT = 48, DESCRIPTORS_OF_DEVICE = 16 };
+enum { DESCRIPTORS_KEPT = 48, DESCRIPTORS_OF_DEVICE = 16, DESCRIPTORS_OF_DISK = 8 };
 
 struct front {
     struct kvd_config config;
@@ -34,6 +35,7 @@ struct front {
     struct kvd_tenants *tenants;
     struct kvd_device *devices[KVD_DEVICES_MAX]; /* GPUs first */
     uint32_t device_count;
+    struct kvd_files *files; /* NULL: no disk */
     struct kvd_service *service;
     struct kvd_conns *conns;
     struct kvd_listener *listeners[KVD_LISTENERS_MAX];
@@ -111,6 +113,8 @@ static uint32_t connections_max(const struct front *front)
 
     for (uint32_t i = 0; i < front->device_count; i++)
         kept += DESCRIPTORS_OF_DEVICE + kvd_device_pool_descriptors(front->devices[i]);
+    if (front->files != NULL)
+        kept += DESCRIPTORS_OF_DISK + KVD_DISK_SEGMENTS_MAX;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur <= kept)
         return 1;
     room = files.rlim_cur - kept;
@@ -222,6 +226,22 @@ static bool open_tenants(struct front *front, uint32_t numbers[KVD_QUOTAS_MAX])
     return true;
 }
 
+static bool open_files(struct front *front)
+{
+    const char *io = front->config.disk_io;
+    enum kvd_files_kind kind = strcmp(io, "uring") == 0     ? KVD_FILES_URING
+                               : strcmp(io, "threads") == 0 ? KVD_FILES_THREADS
+                                                            : KVD_FILES_AUTO;
+    kvarn_status status;
+
+    if (front->config.disk[0] == '\0')
+        return true;
+    status = kvd_files_open(&front->files, front->loop, kind);
+    if (status == KVARN_UNSUPPORTED)
+        return failed("--disk-io", "the system forbids io_uring; take auto or threads");
+    return status == KVARN_OK ? true : failed("--disk", "no threads or descriptors");
+}
+
 static bool open_service(struct front *front)
 {
     uint32_t numbers[KVD_QUOTAS_MAX];
@@ -238,6 +258,10 @@ static bool open_service(struct front *front)
         .quota_tenants = numbers,
         .quota_count = front->config.quota_count,
         .payload_max_bytes = payload_max(&front->config),
+        .disk_path = front->files != NULL ? front->config.disk : NULL,
+        .disk_bytes = front->config.disk_bytes,
+        .disk_bandwidth = front->config.disk_bandwidth,
+        .disk_files = front->files,
     };
     const char *why = "";
 
@@ -260,7 +284,7 @@ static bool open_front(struct front *front)
         kvd_timer_open(&front->tick, front->loop, on_tick, front) != KVARN_OK)
         return failed("start", "out of memory or descriptors");
     raise_descriptors();
-    if (!open_gpus(front) || !open_host(front) || !open_service(front))
+    if (!open_gpus(front) || !open_host(front) || !open_files(front) || !open_service(front))
         return false;
     options.connections_max = connections_max(front);
     options.loop = front->loop;
@@ -338,6 +362,11 @@ static void say_hello(const struct front *front)
         kvd_log(KVD_LOG_INFO, "serving", kvd_text("device", kvd_device_name(device)),
                 kvd_text("backend", kvd_device_backend(device)), kvd_text("pool", pool));
     }
+    if (front->files != NULL) {
+        kvd_size_format(front->config.disk_bytes, pool);
+        kvd_log(KVD_LOG_INFO, "disk", kvd_text("path", front->config.disk), kvd_text("size", pool),
+                kvd_text("io", kvd_files_backend(front->files)));
+    }
     for (size_t i = 0; i < KVD_LISTENERS_MAX; i++)
         if (front->listeners[i] != NULL)
             kvd_log(KVD_LOG_INFO, "listening",
@@ -364,6 +393,7 @@ static void close_front(struct front *front)
     if (front->conns != NULL)
         kvd_conns_end(front->conns);
     kvd_conns_close(&front->conns);
+    kvd_files_close(&front->files);
     if (front->service != NULL)
         kvd_service_close(&front->service);
     while (front->device_count > 0)

@@ -240,7 +240,11 @@ typedef struct kvarn_block_result {
     uint32_t digest; /* CRC-32C of the block's bytes in canonical order */
 } kvarn_block_result;
 
-/* LOOKUP (matched = longest run from keys[0], with a lease when lease_ms > 0), DROP, VERIFY. */
+/* LOOKUP (matched = longest run from keys[0], with a lease when lease_ms > 0), DROP, VERIFY,
+ * PERSIST (a block whose result is OK is synced on the daemon's disk, and stays there until DROP).
+ * Of a daemon with a disk a result may be RETRY: the block stands there and is being loaded; ask
+ * again.
+ */
 typedef struct kvarn_blocks_args {
     size_t size;
     uint32_t deadline_ms;
@@ -251,7 +255,7 @@ typedef struct kvarn_blocks_args {
     int all;                     /* VERIFY: every block of the space, keys ignored */
     kvarn_block_result *results; /* out [count], may be NULL */
     /* out */
-    size_t matched; /* LOOKUP: the run; DROP, VERIFY: blocks that are fine */
+    size_t matched; /* LOOKUP: the run; DROP, VERIFY, PERSIST: blocks that are fine */
     uint64_t lease;
 } kvarn_blocks_args;
 #define KVARN_BLOCKS_INIT                                                                          \
@@ -261,6 +265,7 @@ typedef struct kvarn_blocks_args {
 KVARN_OPERATION(lookup, kvarn_blocks_args);
 KVARN_OPERATION(drop, kvarn_blocks_args);
 KVARN_OPERATION(verify, kvarn_blocks_args);
+KVARN_OPERATION(persist, kvarn_blocks_args);
 /* Gives args->lease back. */
 KVARN_OPERATION(release, kvarn_blocks_args);
 

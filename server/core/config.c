@@ -40,12 +40,20 @@ static void default_listen(char out[KVD_CONFIG_TEXT_MAX])
 static kvarn_status take_defaults(struct kvd_config *config, char *why)
 {
     char text[KVD_KEY_COUNT][KVD_CONFIG_TEXT_MAX] = {
-        [KVD_KEY_POOL] = KVD_DEFAULT_POOL, [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
-        [KVD_KEY_EVICTION] = "s3fifo",     [KVD_KEY_QUOTA] = "none",
-        [KVD_KEY_SHARE] = "none",          [KVD_KEY_CPU] = "auto",
-        [KVD_KEY_WORKER_STALL] = "auto",   [KVD_KEY_SOCKET_MODE] = "0600",
-        [KVD_KEY_DRAIN_GRACE] = "10000",   [KVD_KEY_LOG_LEVEL] = "info",
-        [KVD_KEY_QUIET] = "false", /* a line each */
+        [KVD_KEY_POOL] = KVD_DEFAULT_POOL,
+        [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
+        [KVD_KEY_EVICTION] = "s3fifo",
+        [KVD_KEY_QUOTA] = "none",
+        [KVD_KEY_SHARE] = "none",
+        [KVD_KEY_CPU] = "auto",
+        [KVD_KEY_WORKER_STALL] = "auto",
+        [KVD_KEY_SOCKET_MODE] = "0600",
+        [KVD_KEY_DRAIN_GRACE] = "10000",
+        [KVD_KEY_LOG_LEVEL] = "info",
+        [KVD_KEY_QUIET] = "false",
+        [KVD_KEY_DISK] = "none",
+        [KVD_KEY_DISK_BANDWIDTH] = KVD_DEFAULT_DISK_BANDWIDTH,
+        [KVD_KEY_DISK_IO] = "auto", /* a line each */
     };
     cpu_set_t cpus;
     int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
@@ -187,6 +195,7 @@ static const char about[] =
     "Examples:\n"
     "  kvarnd --pool host:16GiB\n"
     "  kvarnd --pool cuda:0:80% --pool cuda:1:80% --pool host:64GiB\n"
+    "  kvarnd --pool host:16GiB --disk /var/cache/kvarnd:200GiB\n"
     "  kvarnd --listen unix:/run/kvarnd/kvarnd.sock --listen tcp:127.0.0.1:7070\n"
     "  kvarnd --config /etc/kvarnd.yaml --print-config\n"
     "\n"

@@ -20,6 +20,9 @@ enum kvd_key {
     KVD_KEY_LISTEN,
     KVD_KEY_POOL,
     KVD_KEY_STAGING,
+    KVD_KEY_DISK,
+    KVD_KEY_DISK_BANDWIDTH,
+    KVD_KEY_DISK_IO,
     KVD_KEY_EVICTION,
     KVD_KEY_QUOTA,
     KVD_KEY_SHARE,
@@ -57,7 +60,10 @@ struct kvd_config {
     struct kvd_share shares[KVD_SHARES_MAX];
     char share_text[KVD_SHARES_MAX][KVD_CONFIG_TEXT_MAX];
     uint32_t share_count;
-    bool lru; /* eviction; else S3-FIFO */
+    bool lru;                       /* eviction; else S3-FIFO */
+    char disk[KVD_CONFIG_TEXT_MAX]; /* folder; "" = none */
+    uint64_t disk_bytes, disk_bandwidth;
+    char disk_io[16]; /* auto, uring, threads */
     uint32_t threads;
     char cpu[16]; /* "" = the best there is */
     char worker[KVD_CONFIG_TEXT_MAX];
@@ -91,9 +97,10 @@ bool kvd_config_stray(char *const *environment, size_t *at, char name[64]);
 
 /* ---- between config.c, config_file.c and config_values.c */
 
-#define KVD_DEFAULT_STAGING     "256MiB"
-#define KVD_DEFAULT_POOL        "host:1GiB"
-#define KVD_FALLBACK_POOL_BYTES (1ull << 30) /* that of the default pool */
+#define KVD_DEFAULT_STAGING        "256MiB"
+#define KVD_DEFAULT_POOL           "host:1GiB"
+#define KVD_DEFAULT_DISK_BANDWIDTH "256MiB"
+#define KVD_FALLBACK_POOL_BYTES    (1ull << 30) /* that of the default pool */
 
 struct kvd_config_key {
     const char *name, *env, *argument, *help;

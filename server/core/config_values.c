@@ -9,6 +9,8 @@
 enum {
     MIN_POOL_BYTES = 4 << 20,
     MIN_STAGING_BYTES = 4 << 20,
+    MIN_DISK_BYTES = 4 << 20,
+    MIN_DISK_BANDWIDTH = 1 << 20,
     GRACE_MAX_MS = 3600000,
     STALL_MIN_MS = 100,
     GPU_NUMBER_MAX = 255
@@ -142,6 +144,34 @@ static bool set_staging(struct kvd_config *config, const char *value, const char
     return true;
 }
 
+/* none, or PATH:SIZE; a path may hold colons, a size does not. */
+static bool set_disk(struct kvd_config *config, const char *value, const char **why)
+{
+    const char *colon = strrchr(value, ':');
+
+    config->disk[0] = '\0';
+    if (strcmp(value, "none") == 0)
+        return true;
+    *why = "a disk is none or /PATH:SIZE, as /var/cache/kvarnd:200GiB";
+    if (value[0] != '/' || colon == NULL || colon == value + 1 || strchr(colon, '%') != NULL ||
+        !kvd_size_parse(colon + 1, 0, &config->disk_bytes, why))
+        return false;
+    if (config->disk_bytes < MIN_DISK_BYTES) {
+        *why = "a disk has at least 4MiB";
+        return false;
+    }
+    snprintf(config->disk, sizeof config->disk, "%.*s", (int)(colon - value), value);
+    return true;
+}
+
+static bool set_disk_bandwidth(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "a size per second, at least 1MiB, as 256MiB";
+    if (strchr(value, '%') != NULL || !kvd_size_parse(value, 0, &config->disk_bandwidth, why))
+        return false;
+    return config->disk_bandwidth >= MIN_DISK_BANDWIDTH;
+}
+
 bool kvd_config_number(const char *value, int base, uint32_t least, uint32_t most, uint32_t *out)
 {
     char *end;
@@ -244,6 +274,15 @@ static bool set_eviction(struct kvd_config *config, const char *value, const cha
     return one_of(value, names);
 }
 
+static bool set_disk_io(struct kvd_config *config, const char *value, const char **why)
+{
+    static const char *const names[] = {"auto", "uring", "threads", NULL};
+
+    *why = "one of auto, uring, threads";
+    snprintf(config->disk_io, sizeof config->disk_io, "%s", value);
+    return one_of(value, names);
+}
+
 static bool set_log_level(struct kvd_config *config, const char *value, const char **why)
 {
     static const char *const names[] = {"error", "warn", "info", "debug", NULL};
@@ -303,6 +342,18 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
                        "tenants that are to be one and see each other's blocks, as \"team uid-1001 "
                        "uid-1002\"; may be given again (none)",
                        set_share},
+    [KVD_KEY_DISK] = {"disk", "KVARND_DISK", "PATH:SIZE",
+                      "a folder for blocks beside the pools, as /var/cache/kvarnd:200GiB; they are "
+                      "there again after a restart (none)",
+                      set_disk},
+    [KVD_KEY_DISK_BANDWIDTH] = {"disk-bandwidth", "KVARND_DISK_BANDWIDTH", "SIZE",
+                                "what the moves between pools and disk may take per second, each "
+                                "way (" KVD_DEFAULT_DISK_BANDWIDTH ")",
+                                set_disk_bandwidth},
+    [KVD_KEY_DISK_IO] = {"disk-io", "KVARND_DISK_IO", "KIND",
+                         "auto (io_uring, or threads where the system forbids it), uring or "
+                         "threads",
+                         set_disk_io},
     [KVD_KEY_THREADS] = {"threads", "KVARND_THREADS", "N",
                          "threads of the CPU worker (one per CPU)", set_threads},
     [KVD_KEY_CPU] = {"cpu", "KVARND_CPU", "KIND",

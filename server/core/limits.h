@@ -50,6 +50,9 @@ enum {
     KVD_EXTENTS_MAX = 8 * KVD_REQUESTS_MAX, /* of staging: payload, job, reply and room to spare */
     /* of a CUDA pool; each is a descriptor of the front. 256 GiB of 64 MiB */
     KVD_POOL_CHUNKS_MAX = 4096,
+    /* of the disk tier, each a descriptor of the front; a new one has a 128th of the quota */
+    KVD_DISK_SEGMENTS_MAX = 256,
+    KVD_DISK_SPACES_MAX = 1024,       /* that have blocks there; 160 bytes each */
     KVD_WORKER_HELLO_MS = 30000,      /* a worker's self-test takes no longer */
     KVD_WORKER_AGAIN_MS = 3000,       /* nor, if the first took an eighth of it, a later one's */
     KVD_WORKER_STALL_MS = 60000,      /* a worker at work makes progress in this time */

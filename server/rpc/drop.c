@@ -1,5 +1,7 @@
-/* DROP: keys off the index. Who reads a block keeps its bytes until it is done with them. */
+/* DROP: keys off the index and off the disk. Who reads a block keeps its bytes until it is done
+ * with them. */
 #include "server/rpc/items.h"
+#include "server/rpc/tier.h"
 #include "server/rpc/work.h"
 
 static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
@@ -27,7 +29,11 @@ static void run(struct kvd_work *work)
         struct kvd_item *item = &work->items[i];
         struct kvd_block *block = kvd_block_find(&service->blocks, work->space, &item->key);
 
-        item->status = block ? KVARN_OK : KVARN_NOT_FOUND;
+        bool on_disk = kvd_tier_drop(service, work->space, &item->key);
+
+        item->status = block || on_disk ? KVARN_OK : KVARN_NOT_FOUND;
+        if (on_disk && !block)
+            service->blocks_dropped++;
         if (!block)
             continue;
         item->kind = block->kind;

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/rpc/tier.h"
 #include "server/rpc/work.h"
+#include "server/store/index.h"
 #include "server/store/pool.h"
 
 enum { FOUND_AT_ONCE = 64 };
@@ -88,6 +90,13 @@ void kvd_items_find(struct kvd_work *work)
         item->digest = block->digest;
         item->status = KVARN_OK;
     }
+    /* Only now: loading one may take the room of those that are not held. */
+    for (uint32_t i = 0; service->tier && i < work->item_count; i++) {
+        struct kvd_item *item = &work->items[i];
+
+        if (item->status == KVARN_NOT_FOUND)
+            item->status = (uint32_t)kvd_tier_fetch(service, work->space, &item->key);
+    }
 }
 
 struct kvd_key_text kvd_key_text(const void *key)
@@ -134,6 +143,12 @@ static void name_failure(struct kvd_work *work, uint32_t i)
             "give it a larger quota",
             i, key.text,
             (unsigned long long)kvd_pool_tenant_bytes(work->space->pool, work->space->tenant));
+        break;
+    case KVARN_RETRY:
+        kvd_work_fail(work, KVARN_RETRY,
+                      "block %u (key %s) cannot be had now (it is being loaded from disk, or the "
+                      "device is busy); ask again",
+                      i, key.text);
         break;
     case KVARN_CORRUPT:
         kvd_work_fail(work, KVARN_CORRUPT,
@@ -230,6 +245,12 @@ static kvarn_status claim(struct kvd_work *work, uint32_t i)
     struct kvd_item *item = &work->items[i];
     kvarn_status status;
 
+    /* What stands on disk under this key is the first one, and comes back. */
+    if (kvd_work_service(work)->tier && !kvd_index_find(&work->space->index, &item->key)) {
+        status = kvd_tier_fetch(kvd_work_service(work), work->space, &item->key);
+        if (status != KVARN_NOT_FOUND)
+            return status;
+    }
     if (!work->held_count)
         return kvd_block_claim(blocks, work->space, &item->key, item->kind, &item->block);
     status = kvd_block_name(blocks, work->held[i], &item->key, &item->block);

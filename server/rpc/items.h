@@ -21,7 +21,8 @@ kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uin
 bool kvd_items_load(struct kvd_work *work);
 
 /* Finds every item's READY block and takes a reference, else NOT_FOUND: a block that failed
- * verification has left the index. Counts hits and misses. */
+ * verification has left the index. RETRY: it stands on disk and is being loaded. Counts hits and
+ * misses of the pool. */
 void kvd_items_find(struct kvd_work *work);
 
 /* First 8 bytes of a key in hexadecimal, for texts. */

@@ -29,6 +29,7 @@ static const struct kvd_operation *const operations[KVD_OPS] = {
     [KVW_STATS] = &kvd_operation_stats,
     [KVW_LIST] = &kvd_operation_list,
     [KVW_DRAIN] = &kvd_operation_drain,
+    [KVW_PERSIST] = &kvd_operation_persist,
 };
 
 struct kvd_request *kvd_request_new(struct kvd_service *service)

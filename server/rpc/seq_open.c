@@ -1,4 +1,5 @@
 /* SEQ_OPEN: a sequence over the longest stored run of the given prefix keys. */
+#include "server/rpc/tier.h"
 #include "server/rpc/turns.h"
 #include "server/rpc/work.h"
 
@@ -34,6 +35,18 @@ static uint32_t find_run(struct kvd_work *work, struct kvd_block **run)
     return count < most ? count : most;
 }
 
+/* What follows the run may be on disk: who opens the sequence again finds it. */
+static void fetch_rest(struct kvd_work *work, uint32_t first)
+{
+    for (uint32_t i = first; i < work->args.sequences.key_count; i++) {
+        kvarn_key key;
+
+        memcpy(key.bytes, work->request.payload + (size_t)i * KVARN_KEY_BYTES, sizeof key.bytes);
+        if (kvd_tier_fetch(kvd_work_service(work), work->space, &key) == KVARN_NOT_FOUND)
+            return;
+    }
+}
+
 static void run(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
@@ -57,6 +70,7 @@ static void run(struct kvd_work *work)
                         service->sequences.count, status == KVARN_QUOTA ? "to this tenant" : "now");
         return;
     }
+    fetch_rest(work, count); /* the run is held by now */
     work->turn_count = 1;
     work->turns[0].sequence = sequence;
     work->turns[0].answer.sequence = sequence->id;

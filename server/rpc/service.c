@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "server/rpc/tier.h"
 #include "server/rpc/work.h"
 #include "server/store/pool.h"
 
@@ -162,6 +163,8 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     service->metric_names = calloc(KVW_METRICS_MAX, sizeof *service->metric_names);
     if (status == KVARN_OK && (!service->works || !service->metric_names))
         status = KVARN_INTERNAL;
+    if (status == KVARN_OK)
+        status = kvd_tier_open(&service->tier, service, why);
     return status;
 }
 
@@ -197,6 +200,7 @@ void kvd_service_close(struct kvd_service **out)
     if (!service)
         return;
     assert(!service->in_flight);
+    kvd_tier_close(&service->tier);
     if (service->sequences.slots)
         kvd_sequences_close(&service->sequences);
     if (service->leases.slots)
@@ -220,6 +224,7 @@ void kvd_service_tick(struct kvd_service *service)
     uint64_t now = kvd_service_now(service);
 
     kvd_leases_expire(&service->leases, now);
+    kvd_tier_tick(service->tier);
     for (uint32_t i = 0; i < service->device_count; i++) {
         kvd_pool_trim(service->devices[i].pool, KVD_POOL_LINGER_TICKS);
         kvd_recheck_pump(service->devices[i].recheck);

@@ -19,6 +19,7 @@
 #include "server/store/evict.h"
 
 struct kvd_device;
+struct kvd_files;
 struct kvd_metrics;
 struct kvd_service;
 
@@ -40,9 +41,15 @@ struct kvd_service_options {
     uint32_t leases_max;        /* 0 = KVD_LEASES_MAX */
     uint32_t parked_max;        /* 0 = KVD_PARKED_MAX */
     uint64_t payload_max_bytes; /* 0 = KVD_PAYLOAD_MAX_BYTES; told in HELLO and kept for replies */
+    /* the disk tier: its folder (NULL = none), quota, what its background moves may take per
+     * second, and what moves the bytes; files are closed before the service */
+    const char *disk_path;
+    uint64_t disk_bytes, disk_bandwidth;
+    struct kvd_files *disk_files;
 };
 
-/* Keeps a copy of options. INTERNAL without memory, TOO_LARGE when the pool cannot hold a chunk. */
+/* Keeps a copy of options. INTERNAL without memory, TOO_LARGE when the pool cannot hold a chunk.
+ * Of the disk's folder: DENIED, RETRY (another daemon has it). */
 kvarn_status kvd_service_open(struct kvd_service **service,
                               const struct kvd_service_options *options, const char **why);
 /* No request is alive. Sets *service to NULL. */

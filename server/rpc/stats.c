@@ -1,5 +1,6 @@
 /* STATS and LIST: figures of the daemon and of the spaces. A client of the daemon's own user sees
  * everything; anyone else only what belongs to its tenant. */
+#include "server/rpc/tier.h"
 #include "server/rpc/work.h"
 
 #include <stdarg.h>
@@ -63,6 +64,24 @@ static void add_tenant(struct list *list, const struct sums *sums)
     add(list, "kvarn_blocks_existed_total", (double)sums->existed);
 }
 
+static void add_disk(struct list *list, const struct kvd_service *service)
+{
+    struct kvd_tier_figures disk = kvd_tier_figures(service);
+
+    if (!service->tier)
+        return;
+    add(list, "kvarn_disk_capacity_bytes", (double)disk.capacity_bytes);
+    add(list, "kvarn_disk_used_bytes", (double)disk.used_bytes);
+    add(list, "kvarn_disk_blocks", (double)disk.blocks);
+    add(list, "kvarn_disk_stored_total", (double)disk.stored);
+    add(list, "kvarn_disk_loaded_total", (double)disk.loaded);
+    add(list, "kvarn_disk_failed_total", (double)disk.failed);
+    add(list, "kvarn_disk_evictions_total", (double)disk.evictions);
+    add(list, "kvarn_disk_files_quarantined", (double)disk.quarantined);
+    add(list, "kvarn_disk_entries_damaged", (double)disk.damaged);
+    add(list, "kvarn_disk_moves", (double)disk.moves);
+}
+
 static void add_daemon(struct list *list)
 {
     const struct kvd_service *service = list->service;
@@ -80,6 +99,7 @@ static void add_daemon(struct list *list)
     add(list, "kvarn_requests_in_flight_peak", (double)service->in_flight_peak);
     add(list, "kvarn_requests_parked", (double)service->parked);
     add(list, "kvarn_draining", service->draining);
+    add_disk(list, service);
 }
 
 enum { FIGURES = 10 };

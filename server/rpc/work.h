@@ -159,6 +159,7 @@ struct kvd_service {
     struct kvd_blocks blocks;
     struct kvd_leases leases;
     struct kvd_sequences sequences;
+    struct kvd_disk_tier *tier; /* NULL: none */
 
     struct kvd_work *works; /* [options.requests_max] */
     struct kvd_work *free;
@@ -260,6 +261,7 @@ extern const struct kvd_operation kvd_operation_hello, kvd_operation_ping, kvd_o
     kvd_operation_attend, kvd_operation_export, kvd_operation_import, kvd_operation_drop,
     kvd_operation_verify, kvd_operation_seq_open, kvd_operation_seq_append,
     kvd_operation_seq_attend, kvd_operation_seq_commit, kvd_operation_seq_fork,
-    kvd_operation_seq_release, kvd_operation_stats, kvd_operation_list, kvd_operation_drain;
+    kvd_operation_seq_release, kvd_operation_stats, kvd_operation_list, kvd_operation_drain,
+    kvd_operation_persist;
 
 #endif

@@ -40,6 +40,7 @@ struct kvd_block {
     bool listed;  /* may be evicted */
     bool queued;  /* stands in its queue; a referenced block may, with S3-FIFO */
     bool corrupt; /* a digest did not match: no longer served, not even to its sequences */
+    bool demoted; /* the disk tier had it, or could not take it: not offered again */
 };
 
 enum { KVD_BLOCK_SLAB = 4096, KVD_BLOCK_SLABS = 4096 }; /* at most 16 Mi blocks */

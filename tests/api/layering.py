@@ -39,7 +39,7 @@ DOORS = {
     r"math\.h": r"client/demo/.*|client/ctl/.*|server/core/metrics\.c|server/rpc/query\.c|server/device/cuda_selftest\.c|kernels/(attend|merge|selftest).*",
 }
 LIBC = re.compile(
-    r"(assert|ctype|errno|fcntl|float|getopt|inttypes|limits|locale|netdb|poll|pthread|sched|signal|spawn|stdalign"
+    r"(assert|ctype|dirent|endian|errno|fcntl|float|getopt|inttypes|limits|locale|netdb|poll|pthread|sched|signal|spawn|stdalign"
     r"|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|strings|syslog|time|unistd|pwd)\.h"
     r"|(arpa|net|netinet|sys|linux)/\w+\.h"
 )

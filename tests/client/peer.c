@@ -264,8 +264,9 @@ static void answer_request(struct peer *peer)
         answer_hello(answer, fault);
     else if (request->header.op >= KVW_SEQ_OPEN && request->header.op <= KVW_SEQ_RELEASE)
         answer_sequences(answer, request, &result, fault == PEER_WRONG_COUNT);
-    else if (request->header.op >= KVW_LOOKUP && request->header.op <= KVW_VERIFY &&
-             request->header.op != KVW_RELEASE)
+    else if ((request->header.op >= KVW_LOOKUP && request->header.op <= KVW_VERIFY &&
+              request->header.op != KVW_RELEASE) ||
+             request->header.op == KVW_PERSIST)
         answer_blocks(answer, request, &result, fault == PEER_WRONG_COUNT);
     else
         answer_control(answer, peer, &result);

@@ -104,11 +104,12 @@ static void operations_have_names(void **state)
     (void)state;
     for (unsigned op = 0; op < 256; op++)
         named += kvw_op_name((uint8_t)op) != NULL;
-    assert_int_equal(named, 21);
+    assert_int_equal(named, 22);
     assert_string_equal(kvw_op_name(KVW_HELLO), "HELLO");
     assert_string_equal(kvw_op_name(KVW_COMPRESS), "COMPRESS");
     assert_string_equal(kvw_op_name(KVW_SEQ_RELEASE), "SEQ_RELEASE");
     assert_string_equal(kvw_op_name(KVW_DRAIN), "DRAIN");
+    assert_string_equal(kvw_op_name(KVW_PERSIST), "PERSIST");
     assert_null(kvw_op_name(0));
     assert_null(kvw_op_name(13));
 }

@@ -88,7 +88,10 @@ static void every_key_may_stand_in_a_file(void **state)
                "socket-mode: \"0660\"\n"
                "drain-grace: 7\n"
                "log-level: warn\n"
-               "quiet: true\n");
+               "quiet: true\n"
+               "disk: /var/cache/a:b:5GiB\n"
+               "disk-bandwidth: 7MiB\n"
+               "disk-io: threads\n");
     if (read_back(&config, why) != KVARN_OK)
         fail_msg("%s", why);
     assert_int_equal(config.listen_count, 2);
@@ -113,6 +116,10 @@ static void every_key_may_stand_in_a_file(void **state)
     assert_string_equal(config.quotas[1].name, "uid-8");
     assert_int_equal(config.share_count, 1);
     assert_string_equal(config.shares[0].members[1], "uid-10");
+    assert_string_equal(config.disk, "/var/cache/a:b");
+    assert_int_equal(config.disk_bytes, 5ull << 30);
+    assert_int_equal(config.disk_bandwidth, 7 << 20);
+    assert_string_equal(config.disk_io, "threads");
     snprintf(want, sizeof want, "%s:4:10", path);
     assert_string_equal(config.from[KVD_KEY_THREADS], want);
 }

@@ -64,6 +64,15 @@ static void values_that_are_wrong(void **state)
         {"threads", "0x2", "1 to 64"},
         {"threads", "4294967297", "1 to 64"}, /* 1 in 32 bits */
         {"threads", "99999999999", "1 to 64"},
+        {"disk", "cache:1GiB", "none or /PATH:SIZE"},
+        {"disk", "/cache", "none or /PATH:SIZE"},
+        {"disk", "/cache:50%", "none or /PATH:SIZE"},
+        {"disk", ":1GiB", "none or /PATH:SIZE"},
+        {"disk", "/cache:", "a whole number and a unit"},
+        {"disk", "/cache:1MiB", "at least 4MiB"},
+        {"disk-bandwidth", "1KiB", "at least 1MiB"},
+        {"disk-bandwidth", "50%", "at least 1MiB"},
+        {"disk-io", "aio", "one of auto, uring, threads"},
         {"cpu", "sse", "one of auto, ref, avx2, avx512"},
         {"cpu", "", "one of auto, ref, avx2, avx512"},
         {"log-level", "loud", "one of error, warn, info, debug"},
@@ -108,6 +117,8 @@ static void bounds_are_allowed(void **state)
         {"socket-mode", "0640"},    {"listen", "tcp:[::1]:70"}, {"quiet", "false"},
         {"eviction", "lru"},        {"eviction", "s3fifo"},     {"quota", "none"},
         {"quota", "a host=1GiB"},   {"share", "g a b"},         {"share", "none"},
+        {"disk", "/c:4MiB"},        {"disk", "none"},           {"disk-bandwidth", "1MiB"},
+        {"disk-io", "uring"},       {"disk-io", "threads"},     {"disk-io", "auto"},
     };
     struct kvd_config config = {.quiet = true};
 

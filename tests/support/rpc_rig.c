@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "server/rpc/tier.h"
 #include "server/store/pool.h"
 
 static struct rig *current; /* reply carries no context: one rig at a time */
@@ -63,6 +64,14 @@ void rig_open(struct rig *rig, const struct rig_options *options)
     s.quotas = o.quotas;
     s.quota_tenants = tenants;
     s.quota_count = o.quota_count;
+    if (o.disk_path) {
+        rig->loop = kvd_loop_new();
+        assert_int_equal(kvd_files_open(&rig->files, rig->loop, o.disk_io), KVARN_OK);
+        s.disk_path = o.disk_path;
+        s.disk_bytes = o.disk_bytes ? o.disk_bytes : 64 << 20;
+        s.disk_bandwidth = o.disk_bandwidth ? o.disk_bandwidth : 1 << 30;
+        s.disk_files = rig->files;
+    }
     assert_int_equal(kvd_service_open(&rig->service, &s, &why), KVARN_OK);
     kvd_service_on_room(rig->service, room, rig);
     current = rig;
@@ -104,7 +113,10 @@ void rig_assert_quiet(struct rig *rig)
 void rig_close(struct rig *rig)
 {
     rig_assert_quiet(rig);
+    kvd_files_close(&rig->files);
     kvd_service_close(&rig->service);
+    if (rig->loop)
+        kvd_loop_free(&rig->loop);
     fake_device_free(rig->device);
     if (rig->second)
         fake_device_free(rig->second);
@@ -215,6 +227,24 @@ void rig_run(struct rig *rig)
     while (fake_device_run(rig->device, 1000) ||
            (rig->second && fake_device_run(rig->second, 1000)))
         ;
+}
+
+void rig_disk_settle(struct rig *rig)
+{
+    enum { QUIET = 3, TICK_NS = 100000000 };
+
+    for (int quiet = 0; quiet < QUIET;) {
+        rig->now_ns += TICK_NS;
+        kvd_service_tick(rig->service);
+        rig_run(rig);
+        if (kvd_tier_figures(rig->service).moves == 0) {
+            quiet++;
+            continue;
+        }
+        quiet = 0;
+        kvd_loop_turn(rig->loop); /* no job is left, so a file operation is under way */
+        rig_run(rig);
+    }
 }
 
 struct rig_call *rig_call(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,

@@ -13,6 +13,8 @@
 #include <kvarn/types.h>
 
 #include "proto/codec.h"
+#include "server/core/files.h"
+#include "server/core/loop.h"
 #include "server/rpc/work.h"
 #include "support/fake_device.h"
 #include "support/rng.h"
@@ -35,6 +37,8 @@ struct rig_call {
 struct rig {
     struct kvd_device *device, *second; /* second: NULL when not asked for */
     struct kvd_service *service;
+    struct uv_loop_s *loop; /* of the disk; NULL: none */
+    struct kvd_files *files;
     uint64_t now_ns, replies;
     uint64_t conn_id;
     uint32_t tenant;
@@ -52,6 +56,9 @@ struct rig_options {
     uint64_t second_bytes;              /* pool of a second device, host; 0: there is none */
     uint32_t requests_max, sequences_max, leases_max, parked_max;
     uint64_t payload_max_bytes;
+    const char *disk_path;               /* NULL: no disk */
+    uint64_t disk_bytes, disk_bandwidth; /* 0: 64 MiB, 1 GiB */
+    enum kvd_files_kind disk_io;
     enum kvd_evict_policy eviction;
     const struct kvd_quota *quotas; /* [quota_count], of tenants 0, 1, ... */
     uint32_t quota_count;
@@ -66,6 +73,8 @@ void rig_assert_quiet(struct rig *rig);
 struct rig_call *rig_start(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,
                            const void *payload, uint64_t payload_bytes);
 void rig_run(struct rig *rig); /* all jobs of all devices */
+/* Jobs, file operations and ticks (the clock goes on) until the disk tier has nothing to do. */
+void rig_disk_settle(struct rig *rig);
 /* start, run, assert that it was answered */
 struct rig_call *rig_call(struct rig *rig, uint8_t op, const uint8_t *metadata, size_t meta_bytes,
                           const void *payload, uint64_t payload_bytes);

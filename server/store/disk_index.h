@@ -1,0 +1,13 @@
+/* (space, key) -> record, of all segments together; as index.h. Internal to the disk tier. */
+#ifndef KVD_DISK_INDEX_H
+#define KVD_DISK_INDEX_H
+
+#include "server/store/disk.h"
+
+struct kvd_disk_record *kvd_disk_index_find(const struct kvd_disk *disk, uint32_t space,
+                                            const kvarn_key *key);
+/* EXISTS, NO_SPACE without memory. */
+kvarn_status kvd_disk_index_add(struct kvd_disk *disk, struct kvd_disk_record *record);
+void kvd_disk_index_remove(struct kvd_disk *disk, struct kvd_disk_record *record);
+
+#endif
