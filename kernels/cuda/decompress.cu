@@ -18,7 +18,7 @@ namespace
 
 /* What a team shares beside its record and the warps' rooms. */
 struct state {
-    uint64_t full[2], empty[2]; /* K, V: there; read, by all warps */
+    uint64_t full[2], empty[2]; /* K, V: there; read, by all threads */
     struct kvk_cuda_block next; /* on its way: of the tile after the last named one */
     struct {
         uint64_t rows[2], stride, cell; /* rows of K, of V: 0 where not wanted */
@@ -88,7 +88,7 @@ template <uint32_t DIM> struct view {
 
         for (uint32_t i = 0; i < 2; i++) {
             barrier_init(state->full + i, 1);
-            barrier_init(state->empty + i, team_warps(args));
+            barrier_init(state->empty + i, 32 * team_warps(args));
         }
         barrier_publish();
         state->at = {index / cells, index % cells / args.heads, index % args.heads};
@@ -189,7 +189,9 @@ template <uint32_t DIM> struct view {
             decode_v<DIM, 2>(x, codes, group, token, half, (const float *)vectors, step, zero);
     }
 
-    /* Strip `number` of K or V of tile n; after this warp's last one the record is free. */
+    /* Strip `number` of K or V of tile n; after this warp's last one the record is free. Every lane
+     * says so of its own reads: one that spoke for the warp after __syncwarp() would be as right,
+     * but racecheck would not see it. */
     __device__ __forceinline__ void strip(uint32_t n, uint32_t tensor, uint32_t number, bool last,
                                           float *x) const
     {
@@ -203,9 +205,9 @@ template <uint32_t DIM> struct view {
         expand(tensor, norm);
         __syncwarp();
         decode(x, tensor, first + lane % mine::tokens, half, norm);
-        __syncwarp(); /* nobody reads the vectors any more, nor the record */
-        if (last && lane == 0)
+        if (last)
             barrier_arrive(state->empty + tensor);
+        __syncwarp(); /* nobody reads the vectors any more */
         if (!rotated)
             butterflies<DIM>(x, half);
         if (args.shape.dtype == KVARN_BF16)
@@ -245,7 +247,7 @@ __device__ __forceinline__ void take(const struct kvk_cuda_blocks &args, uint32_
         meet(my.thread);
         if (my.state->tile[n & 1].rows[tensor] != 0)
             my.strip(n, tensor, i + my.warp, last, x);
-        else if (last && my.lane == 0)
+        else if (last)
             barrier_arrive(my.state->empty + tensor);
     }
     const view<DIM> my(args, thread);
