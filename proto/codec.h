@@ -87,7 +87,9 @@ struct kvw_origin {
 struct kvw_blocks {
     uint64_t space;
     uint32_t block_count, lease_ms, layer_begin, layer_count;
-    bool all;
+    bool all, unpin;
+    uint32_t limit, ranks;
+    uint64_t cursor, group;
     struct kvw_layout layout;
     struct kvw_query query;
     struct kvw_origin origin; /* IMPORT */
@@ -98,6 +100,7 @@ struct kvw_blocks_reply {
     uint64_t lease;
     uint32_t lease_ms;
     uint64_t device_ns;
+    uint64_t cursor, total;
 };
 
 struct kvw_release {
@@ -146,6 +149,20 @@ struct kvw_drain {
     uint32_t grace_ms;
 };
 
+struct kvw_events {
+    uint64_t epoch, from;
+    uint32_t limit, wait_ms;
+    bool snapshot;
+    uint64_t cursor;
+};
+struct kvw_events_reply {
+    struct kvw_result result;
+    uint64_t epoch, next;
+    uint32_t count;
+    bool lost;
+    uint64_t cursor;
+};
+
 /* X(name) for every message above: kvw_<name>, kvw_<name>_decode, kvw_<name>_encode. LIST has no
  * fields and so no struct: its metadata is empty. */
 /* clang-format off */
@@ -158,7 +175,8 @@ struct kvw_drain {
     X(sequences) X(sequences_reply)                                                                \
     X(stats) X(stats_reply)                                                                        \
     X(list_reply)                                                                                  \
-    X(drain)
+    X(drain)                                                                                       \
+    X(events) X(events_reply)
 /* clang-format on */
 
 #define KVW_DECLARE(name)                                                                          \

@@ -98,7 +98,10 @@ size_t kvw_open_space_reply_encode(uint8_t *out, size_t room, const struct kvw_o
     return kvw_codec_pack(out, room, &m.base);
 }
 
-#define BLOCKS_REPLY_FIELDS(N) N(block_count) N(matched) N(lease) N(lease_ms) N(device_ns)
+/* clang-format off */
+#define BLOCKS_REPLY_FIELDS(N)                                                                     \
+    N(block_count) N(matched) N(lease) N(lease_ms) N(device_ns) N(cursor) N(total)
+/* clang-format on */
 
 kvarn_status kvw_blocks_reply_decode(struct kvw_blocks_reply *out, const uint8_t *in, size_t count,
                                      struct kvw_arena *arena, const char **why)
@@ -276,4 +279,30 @@ size_t kvw_list_reply_encode(uint8_t *out, size_t room, const struct kvw_list_re
             return 0;
     }
     return used;
+}
+
+#define EVENTS_REPLY_FIELDS(N) N(epoch) N(next) N(count) N(cursor)
+
+kvarn_status kvw_events_reply_decode(struct kvw_events_reply *out, const uint8_t *in, size_t count,
+                                     struct kvw_arena *arena, const char **why)
+{
+    const Kvarn__EventsReply *m =
+        kvw_codec_unpack(&kvarn__events_reply__descriptor, in, count, arena, why);
+
+    if (m == NULL || !kvw_result_take(&out->result, m->status, m->text, m->retry_after_us, why))
+        return KVARN_BAD_FRAME;
+    EVENTS_REPLY_FIELDS(KVW_TAKE_N)
+    out->lost = m->lost != 0;
+    return KVARN_OK;
+}
+
+size_t kvw_events_reply_encode(uint8_t *out, size_t room, const struct kvw_events_reply *in)
+{
+    Kvarn__EventsReply m = KVARN__EVENTS_REPLY__INIT;
+    char clean[KVW_TEXT_MAX_BYTES + 1];
+
+    KVW_PUT_RESULT(&in->result)
+    EVENTS_REPLY_FIELDS(KVW_PUT_N)
+    KVW_PUT_N(lost)
+    return kvw_codec_pack(out, room, &m.base);
 }

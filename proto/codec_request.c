@@ -163,7 +163,11 @@ static Kvarn__Origin make_origin(const struct kvw_origin *in)
     return m;
 }
 
-#define BLOCKS_FIELDS(N) N(space) N(block_count) N(lease_ms) N(layer_begin) N(layer_count)
+/* clang-format off */
+#define BLOCKS_FIELDS(N)                                                                           \
+    N(space) N(block_count) N(lease_ms) N(layer_begin) N(layer_count)                              \
+    N(cursor) N(limit) N(group) N(ranks)
+/* clang-format on */
 
 kvarn_status kvw_blocks_decode(struct kvw_blocks *out, const uint8_t *in, size_t count,
                                struct kvw_arena *arena, const char **why)
@@ -174,6 +178,7 @@ kvarn_status kvw_blocks_decode(struct kvw_blocks *out, const uint8_t *in, size_t
         return KVARN_BAD_FRAME;
     BLOCKS_FIELDS(KVW_TAKE_N)
     out->all = m->all != 0;
+    out->unpin = m->unpin != 0;
     take_layout(&out->layout, m->layout);
     take_query(&out->query, m->query);
     if (!take_origin(&out->origin, m->origin)) {
@@ -192,6 +197,7 @@ size_t kvw_blocks_encode(uint8_t *out, size_t room, const struct kvw_blocks *in)
 
     BLOCKS_FIELDS(KVW_PUT_N)
     KVW_PUT_N(all)
+    KVW_PUT_N(unpin)
     m.has_space = 1;
     m.layout = in->layout.present ? &layout : NULL;
     m.query = in->query.present ? &query : NULL;
@@ -286,5 +292,29 @@ size_t kvw_drain_encode(uint8_t *out, size_t room, const struct kvw_drain *in)
 
     m.has_grace_ms = 1;
     m.grace_ms = in->grace_ms;
+    return kvw_codec_pack(out, room, &m.base);
+}
+
+#define EVENTS_FIELDS(N) N(epoch) N(from) N(limit) N(wait_ms) N(cursor)
+
+kvarn_status kvw_events_decode(struct kvw_events *out, const uint8_t *in, size_t count,
+                               struct kvw_arena *arena, const char **why)
+{
+    const Kvarn__Events *m = kvw_codec_unpack(&kvarn__events__descriptor, in, count, arena, why);
+
+    if (m == NULL)
+        return KVARN_BAD_FRAME;
+    EVENTS_FIELDS(KVW_TAKE_N)
+    out->snapshot = m->snapshot != 0;
+    return KVARN_OK;
+}
+
+size_t kvw_events_encode(uint8_t *out, size_t room, const struct kvw_events *in)
+{
+    Kvarn__Events m = KVARN__EVENTS__INIT;
+
+    EVENTS_FIELDS(KVW_PUT_N)
+    m.has_snapshot = 1;
+    m.snapshot = in->snapshot;
     return kvw_codec_pack(out, room, &m.base);
 }

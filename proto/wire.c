@@ -84,6 +84,24 @@ void kvw_seq_status_store(uint8_t *at, const struct kvw_seq_status *row)
     kvw_le64_store(at + 24, row->reserved);
 }
 
+void kvw_event_row_load(struct kvw_event_row *row, const uint8_t *at)
+{
+    row->sequence = kvw_le64_load(at);
+    row->space = kvw_le64_load(at + 8);
+    memcpy(row->key.bytes, at + 16, KVARN_KEY_BYTES);
+    row->type = kvw_le32_load(at + 48);
+    row->kind = kvw_le32_load(at + 52);
+}
+
+void kvw_event_row_store(uint8_t *at, const struct kvw_event_row *row)
+{
+    kvw_le64_store(at, row->sequence);
+    kvw_le64_store(at + 8, row->space);
+    memcpy(at + 16, row->key.bytes, KVARN_KEY_BYTES);
+    kvw_le32_store(at + 48, row->type);
+    kvw_le32_store(at + 52, row->kind);
+}
+
 const char *kvw_op_name(uint8_t op)
 {
     static const char *const names[] = {
@@ -99,6 +117,8 @@ const char *kvw_op_name(uint8_t op)
         [KVW_IMPORT] = "IMPORT",
         [KVW_DROP] = "DROP",
         [KVW_VERIFY] = "VERIFY",
+        [KVW_PIN] = "PIN",
+        [KVW_RESET] = "RESET",
         [KVW_SEQ_OPEN] = "SEQ_OPEN",
         [KVW_SEQ_APPEND] = "SEQ_APPEND",
         [KVW_SEQ_ATTEND] = "SEQ_ATTEND",
@@ -108,6 +128,7 @@ const char *kvw_op_name(uint8_t op)
         [KVW_STATS] = "STATS",
         [KVW_LIST] = "LIST",
         [KVW_DRAIN] = "DRAIN",
+        [KVW_EVENTS] = "EVENTS",
         [KVW_PERSIST] = "PERSIST",
     };
 

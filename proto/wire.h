@@ -24,8 +24,10 @@
  * EXPORT       key[block_count]                        put_row[block_count] (bytes = 0 when the
  *                                                      block is missing), block bytes
  * IMPORT       put_row[block_count], block bytes       block_status[block_count]
- * DROP VERIFY PERSIST
+ * DROP VERIFY PERSIST PIN
  *              key[block_count]                        block_status[block_count]
+ * RESET        -                                       -
+ * EVENTS       -                                       event_row[count]
  * SEQ_OPEN     key[key_count]                          seq_status[1]
  * SEQ_APPEND   seq_row[count], K rows, V rows (layout; seq_status[count]
  *              a token axis over the new tokens of all
@@ -57,6 +59,8 @@ enum kvw_op {
     KVW_IMPORT = 10,
     KVW_DROP = 11,
     KVW_VERIFY = 12,
+    KVW_PIN = 13,
+    KVW_RESET = 14,
     KVW_SEQ_OPEN = 16,
     KVW_SEQ_APPEND = 17,
     KVW_SEQ_ATTEND = 18,
@@ -66,6 +70,7 @@ enum kvw_op {
     KVW_STATS = 32,
     KVW_LIST = 33,
     KVW_DRAIN = 34,
+    KVW_EVENTS = 35,
     KVW_PERSIST = 40,
 };
 
@@ -80,6 +85,7 @@ enum {
     KVW_TEXT_MAX_BYTES = 512, /* status texts, names */
     KVW_BLOCKS_MAX = 4096,    /* rows of a block table */
     KVW_SEQUENCES_MAX = 4096, /* rows of a sequence table */
+    KVW_EVENTS_MAX = 4096,    /* rows of an event table */
     KVW_METRICS_MAX = 256,
     KVW_SPACES_MAX = 256,
 };
@@ -129,6 +135,19 @@ struct kvw_seq_status {
 };
 enum { KVW_SEQ_STATUS_BYTES = 32 };
 
+/* What happened to a block, or to all of a space. */
+enum kvw_event_type { KVW_EVENT_STORED = 1, KVW_EVENT_REMOVED = 2, KVW_EVENT_CLEARED = 3 };
+
+/* One event, 56 bytes. */
+struct kvw_event_row {
+    uint64_t sequence; /* 0 in a snapshot */
+    uint64_t space;
+    kvarn_key key; /* CLEARED: zeroes */
+    uint32_t type; /* kvw_event_type */
+    uint32_t kind; /* kvarn_block_kind; CLEARED: 0 */
+};
+enum { KVW_EVENT_ROW_BYTES = 56 };
+
 /* Copy one row out of or into a payload at any alignment. */
 void kvw_put_row_load(struct kvw_put_row *row, const uint8_t *at);
 void kvw_put_row_store(uint8_t *at, const struct kvw_put_row *row);
@@ -138,6 +157,8 @@ void kvw_seq_row_load(struct kvw_seq_row *row, const uint8_t *at);
 void kvw_seq_row_store(uint8_t *at, const struct kvw_seq_row *row);
 void kvw_seq_status_load(struct kvw_seq_status *row, const uint8_t *at);
 void kvw_seq_status_store(uint8_t *at, const struct kvw_seq_status *row);
+void kvw_event_row_load(struct kvw_event_row *row, const uint8_t *at);
+void kvw_event_row_store(uint8_t *at, const struct kvw_event_row *row);
 
 /* "COMPRESS"; NULL for a number that is no operation. Static string. */
 const char *kvw_op_name(uint8_t op);

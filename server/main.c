@@ -72,7 +72,9 @@ static void on_tick(void *context)
     uint32_t wanted_ms;
 
     kvd_service_tick(front->service);
-    wanted_ms = kvd_conns_open_requests(front->conns) > 0 ? TICK_MS : IDLE_TICK_MS;
+    wanted_ms = kvd_conns_open_requests(front->conns) > 0 || kvd_service_ticking(front->service)
+                    ? TICK_MS
+                    : IDLE_TICK_MS;
     if (wanted_ms == front->tick_ms)
         return;
     front->tick_ms = wanted_ms;

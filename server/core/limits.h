@@ -41,7 +41,13 @@ enum {
     KVD_READ_BUFFER_BYTES = 16384,    /* per connection; small frames are read many at once */
     KVD_LISTENERS_MAX = 8,
     KVD_TENANTS_MAX = 256,
-    KVD_QUOTAS_MAX = 64, /* that an operator writes */
+    KVD_EVENT_WAIT_MAX_MS = 10000,   /* an EVENTS that finds none is answered after this */
+    KVD_EVENT_TENANTS_MAX = 32,      /* that watch events; 14 MiB in all */
+    KVD_EVENTS_KEPT = 8192,          /* of each of them, 56 bytes each */
+    KVD_PINNED_BLOCKS_MAX = 1 << 20, /* of all tenants together */
+    KVD_EPOCHS_MAX = 1024,           /* models that were reset; 40 bytes each */
+    KVD_WALK_STEP = 16384,           /* descriptors that one step of a walk looks at */
+    KVD_QUOTAS_MAX = 64,             /* that an operator writes */
     KVD_SHARES_MAX = 16,
     KVD_DEADLINE_DEFAULT_MS = 30000,
     KVD_DEADLINE_MAX_MS = 600000, /* a client that asks for more gets this */

@@ -15,7 +15,7 @@ enum {
     SUB_BITS = 4, /* 16 buckets per power of two */
     SUBS = 1 << SUB_BITS,
     BUCKETS = 41 * SUBS, /* up to 2^44 ns, five hours */
-    OPS = KVW_DRAIN + 1,
+    OPS = KVW_PERSIST + 1,
     SERIES = 4, /* p50, p99, sum, count */
 };
 

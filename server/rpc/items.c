@@ -28,8 +28,7 @@ kvarn_status kvd_items_begin(struct kvd_work *work, const uint8_t *metadata, uin
     if (!work->space && header->op == KVW_VERIFY && args->all && work->request.same_uid)
         work->space = kvd_space_find_any(&kvd_work_service(work)->spaces, args->space);
     if (!work->space)
-        return kvd_work_fail(work, KVARN_NOT_FOUND,
-                             "no such space; open it on this connection first");
+        return kvd_work_no_space(work, args->space);
     work->space->pins++;
     if (args->block_count < least || args->block_count > KVW_BLOCKS_MAX)
         return kvd_work_fail(work, KVARN_INVALID_SHAPE, "block_count = %u; must be %u to %d",

@@ -20,6 +20,8 @@ static const struct kvd_operation *const operations[KVD_OPS] = {
     [KVW_IMPORT] = &kvd_operation_import,
     [KVW_DROP] = &kvd_operation_drop,
     [KVW_VERIFY] = &kvd_operation_verify,
+    [KVW_PIN] = &kvd_operation_pin,
+    [KVW_RESET] = &kvd_operation_reset,
     [KVW_SEQ_OPEN] = &kvd_operation_seq_open,
     [KVW_SEQ_APPEND] = &kvd_operation_seq_append,
     [KVW_SEQ_ATTEND] = &kvd_operation_seq_attend,
@@ -29,6 +31,7 @@ static const struct kvd_operation *const operations[KVD_OPS] = {
     [KVW_STATS] = &kvd_operation_stats,
     [KVW_LIST] = &kvd_operation_list,
     [KVW_DRAIN] = &kvd_operation_drain,
+    [KVW_EVENTS] = &kvd_operation_events,
     [KVW_PERSIST] = &kvd_operation_persist,
 };
 

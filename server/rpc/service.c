@@ -150,6 +150,8 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     kvd_evict_init(&service->evict, options->eviction, secret);
     kvd_blocks_init(&service->blocks, &service->evict);
     service->blocks.counts = &service->counts;
+    kvd_events_init(&service->events, secret[0] ^ secret[1]);
+    service->blocks.events = &service->events;
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
     kvd_spaces_init(&service->spaces, &service->blocks, secret, pools, service->device_count);
@@ -208,6 +210,7 @@ void kvd_service_close(struct kvd_service **out)
     kvd_spaces_free(&service->spaces);
     kvd_blocks_free(&service->blocks);
     kvd_evict_free(&service->evict);
+    kvd_events_free(&service->events);
     for (uint32_t i = 0; i < service->device_count; i++) {
         kvd_device_on_restart(service->devices[i].device, NULL, NULL);
         kvd_recheck_close(&service->devices[i].recheck);
@@ -229,12 +232,12 @@ void kvd_service_tick(struct kvd_service *service)
         kvd_pool_trim(service->devices[i].pool, KVD_POOL_LINGER_TICKS);
         kvd_recheck_pump(service->devices[i].recheck);
     }
+    kvd_service_sweep(service);
     for (struct kvd_work *work = service->waiting, *next; work; work = next) {
         next = work->waiting_next;
-        if (work->request.deadline_ns && work->request.deadline_ns <= now) {
-            work->late = true;
+        work->late |= work->request.deadline_ns && work->request.deadline_ns <= now;
+        if (work->late || work->wake_ns)
             kvd_work_ready(work);
-        }
     }
     kvd_service_pump(service);
 }
@@ -265,6 +268,11 @@ void kvd_service_drain(struct kvd_service *service)
 bool kvd_service_draining(const struct kvd_service *service)
 {
     return service->draining;
+}
+
+bool kvd_service_ticking(const struct kvd_service *service)
+{
+    return service->leases.count > 0 || service->sweep_at < service->sweep_end;
 }
 
 uint32_t kvd_service_in_flight(const struct kvd_service *service)

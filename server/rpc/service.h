@@ -55,8 +55,10 @@ kvarn_status kvd_service_open(struct kvd_service **service,
 /* No request is alive. Sets *service to NULL. */
 void kvd_service_close(struct kvd_service **service);
 
-/* To be called about every 10 ms: leases that ran out, deadlines of requests that wait. */
+/* To be called about every 10 ms while requests are open or `ticking`: leases that ran out,
+ * deadlines of requests that wait, blocks of spaces that were reset. */
 void kvd_service_tick(struct kvd_service *service);
+bool kvd_service_ticking(const struct kvd_service *service);
 
 /* From now on new work is answered DRAINING; HELLO, PING, STATS, LIST, RELEASE, SEQ_RELEASE and
  * DRAIN still work. */

@@ -15,7 +15,7 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 static void run(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
-    struct kvw_open_space_reply reply = {.epoch = 0};
+    struct kvw_open_space_reply reply;
     struct kvd_space *space;
     char text[KVD_TEXT_MAX] = "";
     kvarn_status status = kvd_space_open(&service->spaces, work->request.tenant,
@@ -26,6 +26,7 @@ static void run(struct kvd_work *work)
         return;
     }
     reply.result = kvd_work_result(work);
+    reply.epoch = space->epoch;
     reply.space = space->handle;
     memcpy(reply.fingerprint, space->fingerprint, sizeof reply.fingerprint);
     reply.group = space->shape.group;

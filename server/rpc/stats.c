@@ -91,6 +91,7 @@ static void add_daemon(struct list *list)
     add(list, "kvarn_blocks_dropped_total", (double)service->blocks_dropped);
     add(list, "kvarn_integrity_failures_total", (double)service->integrity_failures);
     add(list, "kvarn_digest_differences_total", (double)service->digest_differences);
+    add(list, "kvarn_pinned_blocks", (double)service->blocks.pinned);
     add(list, "kvarn_quota_refusals_total", (double)service->counts.refusals);
     add(list, "kvarn_leases", (double)service->leases.count);
     add(list, "kvarn_leased_blocks", (double)service->leases.blocks_held);
@@ -305,7 +306,8 @@ static void list_run(struct kvd_work *work)
     for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
         const struct kvd_space *space = &service->spaces.slots[i];
 
-        if (space->used && (work->request.same_uid || space->tenant == work->request.tenant))
+        if (space->used && !space->reset &&
+            (work->request.same_uid || space->tenant == work->request.tenant))
             reply.spaces[reply.count++] = describe(space);
     }
     reply.result = kvd_work_result(work);

@@ -30,8 +30,7 @@ kvarn_status kvd_turns_begin(struct kvd_work *work, const uint8_t *metadata, uin
     work->space =
         kvd_space_find(&kvd_work_service(work)->spaces, work->request.tenant, args->space);
     if (!work->space)
-        return kvd_work_fail(work, KVARN_NOT_FOUND,
-                             "no such space; open it on this connection first");
+        return kvd_work_no_space(work, args->space);
     work->space->pins++;
     if (args->sequence_count < least || args->sequence_count > most)
         return kvd_work_fail(work, KVARN_INVALID_SHAPE, "sequence_count = %u; must be %u to %u",

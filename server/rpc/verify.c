@@ -2,15 +2,16 @@
  * once and is not served any more, not even to sequences that hold it.
  *
  * `all` walks the descriptors of the space in steps, so that neither the job nor the references
- * grow with the pool; its reply has no table. The daemon's own user may walk any tenant's space:
- * nothing but counts leaves it. */
+ * grow with the pool; its reply has no table. With a limit it ends after so many, and the reply's
+ * cursor says where the next call goes on: that is the progress of a long scrub. The daemon's own
+ * user may walk any tenant's space: nothing but counts leaves it. */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
 
 #include <string.h>
 
 struct walk {
-    uint32_t next; /* id of the next descriptor */
+    uint64_t next, end; /* ids of the next descriptor and of the first that is not looked at */
     uint32_t fine, bad;
 };
 
@@ -134,9 +135,9 @@ static void walk_step(struct kvd_work *work)
     struct kvw_blocks_reply reply = {.device_ns = work->device_ns};
     struct kvd_block *block;
 
-    while (work->item_count < KVD_VERIFY_STEP &&
-           (block = kvd_block_at(&service->blocks, walk->next)) != NULL) {
-        walk->next++;
+    while (work->item_count < KVD_VERIFY_STEP && walk->next < walk->end &&
+           walk->next < service->blocks.made) {
+        block = kvd_block_at(&service->blocks, (uint32_t)walk->next++);
         if (block->state != KVD_BLOCK_READY || block->space != work->space || !block->indexed)
             continue;
         kvd_block_hold(&service->blocks, block);
@@ -150,8 +151,19 @@ static void walk_step(struct kvd_work *work)
         return;
     }
     reply.matched = walk->fine;
+    reply.total = service->blocks.made;
+    reply.cursor = walk->next < reply.total ? walk->next : 0;
     reply.result = kvd_work_result(work);
     kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
+}
+
+static void walk_from(struct kvd_work *work)
+{
+    struct walk *walk = work->state;
+
+    walk->next = work->args.blocks.cursor;
+    walk->end = work->args.blocks.limit ? walk->next + work->args.blocks.limit : UINT64_MAX;
+    walk_step(work);
 }
 
 static void run(struct kvd_work *work)
@@ -173,7 +185,7 @@ static void run(struct kvd_work *work)
     if (!work->state || !work->items)
         kvd_work_refuse(work, KVARN_RETRY, "no memory now");
     else
-        walk_step(work);
+        walk_from(work);
 }
 
 const struct kvd_operation kvd_operation_verify = {begin, run, false, NULL};

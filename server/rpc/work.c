@@ -103,6 +103,13 @@ kvarn_status kvd_work_fail(struct kvd_work *work, kvarn_status status, const cha
     return status;
 }
 
+kvarn_status kvd_work_no_space(struct kvd_work *work, uint64_t handle)
+{
+    if (kvd_space_was_reset(&kvd_work_service(work)->spaces, work->request.tenant, handle))
+        return kvd_work_fail(work, KVARN_STALE, "the space was reset; open it again");
+    return kvd_work_fail(work, KVARN_NOT_FOUND, "no such space; open it on this connection first");
+}
+
 struct kvw_result kvd_work_result(const struct kvd_work *work)
 {
     const struct kvd_request *request = &work->request;

@@ -28,6 +28,7 @@
 #include "server/rpc/service.h"
 #include "server/store/block.h"
 #include "server/store/counts.h"
+#include "server/store/events.h"
 #include "server/store/evict.h"
 #include "server/store/lease.h"
 #include "server/store/sequence.h"
@@ -96,6 +97,7 @@ struct kvd_work {
         struct kvw_sequences sequences;
         struct kvw_stats stats;
         struct kvw_drain drain;
+        struct kvw_events events;
     } args;
     /* IMPORT: blocks taken before their bytes came, so that these are read into the slots; those
      * that found no key go with the work */
@@ -120,6 +122,7 @@ struct kvd_work {
     void (*resume)(struct kvd_work *work);
     struct kvd_work *waiting_next, *waiting_prev, *ready_next;
     bool waiting, filling, ready; /* in which list */
+    uint64_t wake_ns;             /* EVENTS: when to answer all the same */
     bool late;                    /* the deadline passed while waiting */
     bool replied;
 
@@ -155,6 +158,8 @@ struct kvd_service {
     uint32_t device_count;
     struct kvd_evict evict;
     struct kvd_counts counts;
+    struct kvd_events events;
+    uint32_t sweep_at, sweep_end; /* descriptors that may be of spaces that were reset */
     struct kvd_spaces spaces;
     struct kvd_blocks blocks;
     struct kvd_leases leases;
@@ -197,6 +202,8 @@ static inline struct kvd_device *kvd_work_device(const struct kvd_work *work)
 }
 uint64_t kvd_service_now(const struct kvd_service *service);
 void kvd_service_pump(struct kvd_service *service);
+/* A step of dropping what spaces that were reset hold. */
+void kvd_service_sweep(struct kvd_service *service);
 
 /* ---- memory. Zeroed, NULL when there is none. */
 void *kvd_work_memory(struct kvd_work *work, size_t count, size_t size);
@@ -212,6 +219,8 @@ uint8_t *kvd_work_staging(struct kvd_work *work, uint64_t bytes);
 /* Keeps status and text (the first failure wins) and gives status. */
 kvarn_status kvd_work_fail(struct kvd_work *work, kvarn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The handle names no space of this tenant: NOT_FOUND, or STALE for one that was reset. */
+kvarn_status kvd_work_no_space(struct kvd_work *work, uint64_t handle);
 struct kvw_result kvd_work_result(const struct kvd_work *work);
 /* Appends to the reply's payload. */
 bool kvd_work_iov(struct kvd_work *work, void *base, uint64_t bytes);
@@ -259,9 +268,10 @@ void kvd_work_leave(struct kvd_work *work);
 extern const struct kvd_operation kvd_operation_hello, kvd_operation_ping, kvd_operation_open_space,
     kvd_operation_lookup, kvd_operation_release, kvd_operation_compress, kvd_operation_decompress,
     kvd_operation_attend, kvd_operation_export, kvd_operation_import, kvd_operation_drop,
-    kvd_operation_verify, kvd_operation_seq_open, kvd_operation_seq_append,
-    kvd_operation_seq_attend, kvd_operation_seq_commit, kvd_operation_seq_fork,
-    kvd_operation_seq_release, kvd_operation_stats, kvd_operation_list, kvd_operation_drain,
+    kvd_operation_verify, kvd_operation_pin, kvd_operation_reset, kvd_operation_events,
+    kvd_operation_seq_open, kvd_operation_seq_append, kvd_operation_seq_attend,
+    kvd_operation_seq_commit, kvd_operation_seq_fork, kvd_operation_seq_release,
+    kvd_operation_stats, kvd_operation_list, kvd_operation_drain,
     kvd_operation_persist;
 
 #endif

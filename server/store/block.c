@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/store/counts.h"
+#include "server/store/events.h"
 #include "server/store/evict.h"
 #include "server/store/index.h"
 #include "server/store/pool.h"
@@ -164,17 +166,30 @@ static void settle(struct kvd_blocks *blocks)
         blocks->settled(blocks->settled_context);
 }
 
-static void unindex(struct kvd_block *block)
+static void tell(struct kvd_blocks *blocks, const struct kvd_block *block, uint32_t type)
 {
-    if (block->indexed)
-        kvd_index_remove(&block->space->index, block);
+    const struct kvw_event_row event = {
+        .space = block->space->handle, .key = block->key, .type = type, .kind = block->kind};
+
+    /* Of a space that was reset all is known to be gone. */
+    if (blocks->events && !block->space->reset)
+        kvd_events_add(blocks->events, block->space->tenant, &event);
+}
+
+static void unindex(struct kvd_blocks *blocks, struct kvd_block *block)
+{
+    if (!block->indexed)
+        return;
+    kvd_index_remove(&block->space->index, block);
     block->indexed = false;
+    if (block->state == KVD_BLOCK_READY)
+        tell(blocks, block, KVW_EVENT_REMOVED);
 }
 
 void kvd_block_unclaim(struct kvd_blocks *blocks, struct kvd_block *block)
 {
     assert(block->state == KVD_BLOCK_FILLING && block->references);
-    unindex(block);
+    unindex(blocks, block);
     settle(blocks);
 }
 
@@ -184,8 +199,13 @@ void kvd_block_publish(struct kvd_blocks *blocks, struct kvd_block *block, uint3
     block->state = KVD_BLOCK_READY;
     block->digest = digest;
     block->has_digest = true;
-    if (block->indexed)
-        settle(blocks);
+    if (!block->indexed)
+        return;
+    if (block->space->reset) /* meanwhile: nobody may find it */
+        unindex(blocks, block);
+    else
+        tell(blocks, block, KVW_EVENT_STORED);
+    settle(blocks);
 }
 
 /* What find gives for the block that stands under the key. */
@@ -229,7 +249,7 @@ void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block)
         return;
     }
     if (block->indexed) {
-        unindex(block);
+        unindex(blocks, block);
         settle(blocks);
     }
     give(blocks, block);
@@ -237,10 +257,38 @@ void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block)
 
 void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block)
 {
-    unindex(block);
+    unindex(blocks, block);
     kvd_evict_remove(blocks->evict, block);
-    if (!block->references)
+    if (block->pinned)
+        kvd_block_unpin(blocks, block); /* that may have been the last reference */
+    else if (!block->references)
         give(blocks, block);
+}
+
+kvarn_status kvd_block_pin(struct kvd_blocks *blocks, struct kvd_block *block)
+{
+    if (block->pinned)
+        return KVARN_OK;
+    if (blocks->pinned == KVD_PINNED_BLOCKS_MAX)
+        return KVARN_RETRY;
+    if (blocks->counts &&
+        !kvd_counts_take(blocks->counts, block->space->tenant, KVD_COUNTED_PINNED_BLOCKS, 1))
+        return KVARN_QUOTA;
+    kvd_block_hold(blocks, block);
+    block->pinned = true;
+    blocks->pinned++;
+    return KVARN_OK;
+}
+
+void kvd_block_unpin(struct kvd_blocks *blocks, struct kvd_block *block)
+{
+    if (!block->pinned)
+        return;
+    block->pinned = false;
+    blocks->pinned--;
+    if (blocks->counts)
+        kvd_counts_give(blocks->counts, block->space->tenant, KVD_COUNTED_PINNED_BLOCKS, 1);
+    kvd_block_release(blocks, block);
 }
 
 void kvd_block_condemn(struct kvd_blocks *blocks, struct kvd_block *block)

@@ -18,6 +18,7 @@
 
 struct kvd_space;
 struct kvd_counts;
+struct kvd_events;
 struct kvd_evict;
 
 enum kvd_block_state { KVD_BLOCK_FREE, KVD_BLOCK_FILLING, KVD_BLOCK_READY };
@@ -39,6 +40,7 @@ struct kvd_block {
     bool indexed, has_digest;
     bool listed;  /* may be evicted */
     bool queued;  /* stands in its queue; a referenced block may, with S3-FIFO */
+    bool pinned;  /* holds one of the references */
     bool corrupt; /* a digest did not match: no longer served, not even to its sequences */
     bool demoted; /* the disk tier had it, or could not take it: not offered again */
 };
@@ -48,11 +50,13 @@ enum { KVD_BLOCK_SLAB = 4096, KVD_BLOCK_SLABS = 4096 }; /* at most 16 Mi blocks 
 struct kvd_blocks {
     struct kvd_evict *evict;
     struct kvd_counts *counts; /* of tenants, for all that is made of blocks; NULL: no bounds */
+    struct kvd_events *events; /* told what is stored and removed; may be NULL */
     struct kvd_block *slabs[KVD_BLOCK_SLABS];
     struct kvd_block *free;
     uint32_t made; /* descriptors handed out so far */
     uint64_t live; /* not FREE */
     uint64_t evictions;
+    uint64_t pinned;
     /* told when a claimed block stops filling, for whoever waits for its key; may be NULL */
     void (*settled)(void *context);
     void *settled_context;
@@ -92,6 +96,11 @@ void kvd_block_find_many(struct kvd_blocks *blocks, struct kvd_space *space, con
 void kvd_block_hold(struct kvd_blocks *blocks, struct kvd_block *block);
 /* Gives one reference back. A FILLING block that was claimed loses its key with it. */
 void kvd_block_release(struct kvd_blocks *blocks, struct kvd_block *block);
+
+/* Pinned, a block stays until it is unpinned, dropped or condemned, whoever comes and goes. QUOTA:
+ * its tenant may pin no more; RETRY: nobody may. Unpinning one that is not pinned does nothing. */
+kvarn_status kvd_block_pin(struct kvd_blocks *blocks, struct kvd_block *block);
+void kvd_block_unpin(struct kvd_blocks *blocks, struct kvd_block *block);
 
 /* Off the index; the bytes go with the last reference, now when there is none. */
 void kvd_block_drop(struct kvd_blocks *blocks, struct kvd_block *block);

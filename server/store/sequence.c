@@ -194,6 +194,13 @@ void kvd_sequence_give(struct kvd_sequences *sequences, struct kvd_sequence *seq
         end(sequences, sequence);
 }
 
+void kvd_sequences_space_gone(struct kvd_sequences *sequences, const struct kvd_space *space)
+{
+    for (uint32_t i = 0; i < sequences->high; i++)
+        if (sequences->slots[i].used && sequences->slots[i].space == space)
+            kvd_sequence_give(sequences, &sequences->slots[i]);
+}
+
 void kvd_sequences_conn_gone(struct kvd_sequences *sequences, uint64_t conn)
 {
     uint32_t next;

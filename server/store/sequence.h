@@ -81,6 +81,8 @@ kvarn_status kvd_sequence_find(struct kvd_sequences *sequences, uint64_t conn,
                                struct kvd_sequence **sequence);
 /* Now, or when the last request leaves its queue. */
 void kvd_sequence_give(struct kvd_sequences *sequences, struct kvd_sequence *sequence);
+/* All of a space that was reset. */
+void kvd_sequences_space_gone(struct kvd_sequences *sequences, const struct kvd_space *space);
 void kvd_sequences_conn_gone(struct kvd_sequences *sequences, uint64_t conn);
 
 /* ---- queue. enter: false when this owner stands in it already (it is always the last then). */

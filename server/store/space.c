@@ -191,7 +191,19 @@ static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_spac
     return KVARN_OK;
 }
 
-static kvarn_status make_fingerprint(struct kvd_space *space, const struct kvw_open_space *in)
+/* NULL when the model was never reset. */
+static const struct kvd_epoch *epoch_of(const struct kvd_spaces *spaces, uint32_t tenant,
+                                        const uint8_t base[KVARN_FINGERPRINT_BYTES])
+{
+    for (uint32_t i = 0; i < spaces->epoch_count; i++)
+        if (spaces->epochs[i].tenant == tenant &&
+            !memcmp(spaces->epochs[i].base, base, KVARN_FINGERPRINT_BYTES))
+            return &spaces->epochs[i];
+    return NULL;
+}
+
+static kvarn_status make_fingerprint(const struct kvd_spaces *spaces, struct kvd_space *space,
+                                     const struct kvw_open_space *in)
 {
     struct kvw_fingerprint_input input = {.model = in->model,
                                           .revision = in->revision,
@@ -208,9 +220,13 @@ static kvarn_status make_fingerprint(struct kvd_space *space, const struct kvw_o
                                           .balance = space->shape.balance,
                                           .range = space->shape.range,
                                           .v_rotated = space->shape.v_rotated,
-                                          .sink_tokens = space->sink_tokens,
-                                          .epoch = 0};
+                                          .sink_tokens = space->sink_tokens};
+    kvarn_status status = kvw_fingerprint(space->base, &input);
+    const struct kvd_epoch *epoch = epoch_of(spaces, space->tenant, space->base);
 
+    if (status != KVARN_OK)
+        return status;
+    space->epoch = input.epoch = epoch ? epoch->epoch : 0;
     return kvw_fingerprint(space->fingerprint, &input);
 }
 
@@ -228,13 +244,15 @@ static void keep_name(char out[KVD_SPACE_NAME_MAX], const char *name)
     out[count] = 0;
 }
 
-static kvarn_status describe(struct kvd_space *space, const struct kvw_open_space *options,
+static kvarn_status describe(const struct kvd_spaces *spaces, uint32_t tenant,
+                             struct kvd_space *space, const struct kvw_open_space *options,
                              char *text, size_t room)
 {
     struct kvw_open_space in = *options;
     kvarn_status status;
 
     memset(space, 0, sizeof *space);
+    space->tenant = tenant;
     if (!in.layer_count)
         in.layer_count = in.layers - (in.layer_begin < in.layers ? in.layer_begin : 0);
     if (!in.head_count)
@@ -256,7 +274,7 @@ static kvarn_status describe(struct kvd_space *space, const struct kvw_open_spac
     status = check_shape(space, &in, text, room);
     if (status != KVARN_OK)
         return status;
-    status = make_fingerprint(space, &in);
+    status = make_fingerprint(spaces, space, &in);
     if (status != KVARN_OK)
         snprintf(text, room, "the fingerprint could not be computed");
     return status;
@@ -294,18 +312,17 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
                             char *text, size_t text_room)
 {
     struct kvd_space wanted, *room = NULL;
-    kvarn_status status = describe(&wanted, options, text, text_room);
+    kvarn_status status = describe(spaces, tenant, &wanted, options, text, text_room);
 
     if (status == KVARN_OK)
         status =
             choose_pool(spaces, &wanted, options->device ? options->device : "", text, text_room);
     if (status != KVARN_OK)
         return status;
-    wanted.tenant = tenant;
     for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
         struct kvd_space *at = &spaces->slots[i];
 
-        if (at->used && same(at, &wanted)) {
+        if (at->used && !at->reset && same(at, &wanted)) {
             *space = at;
             return KVARN_OK;
         }
@@ -343,7 +360,8 @@ struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle)
 {
     uint32_t slot = (uint32_t)handle - 1;
 
-    if (slot >= KVD_SPACES_MAX || !spaces->slots[slot].used || spaces->slots[slot].handle != handle)
+    if (slot >= KVD_SPACES_MAX || !spaces->slots[slot].used || spaces->slots[slot].reset ||
+        spaces->slots[slot].handle != handle)
         return NULL;
     return &spaces->slots[slot];
 }
@@ -353,4 +371,36 @@ struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uin
     struct kvd_space *space = kvd_space_find_any(spaces, handle);
 
     return space && space->tenant == tenant ? space : NULL;
+}
+
+bool kvd_space_was_reset(const struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle)
+{
+    uint32_t slot = (uint32_t)handle - 1;
+    const struct kvd_space *space = &spaces->slots[slot < KVD_SPACES_MAX ? slot : 0];
+
+    return space->used && space->reset && space->handle == handle && space->tenant == tenant;
+}
+
+kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space,
+                             uint32_t *epoch)
+{
+    struct kvd_epoch *at =
+        (struct kvd_epoch *)(uintptr_t)epoch_of(spaces, space->tenant, space->base);
+
+    if (!at && spaces->epoch_count == KVD_EPOCHS_MAX)
+        return KVARN_RETRY;
+    if (!at) {
+        at = &spaces->epochs[spaces->epoch_count++];
+        at->tenant = space->tenant;
+        at->epoch = 0;
+        memcpy(at->base, space->base, sizeof at->base);
+    }
+    *epoch = ++at->epoch;
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
+        struct kvd_space *one = &spaces->slots[i];
+
+        if (one->used && one->tenant == at->tenant && !memcmp(one->base, at->base, sizeof at->base))
+            one->reset = true;
+    }
+    return KVARN_OK;
 }

@@ -34,6 +34,9 @@ struct kvd_space {
     uint32_t device; /* whose pool holds it */
     struct kvd_pool *pool;
     uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint8_t base[KVARN_FINGERPRINT_BYTES]; /* the fingerprint of epoch 0 */
+    uint32_t epoch;                        /* how often the model was reset */
+    bool reset;                            /* was of an epoch before; what it holds goes */
     char model[KVD_SPACE_NAME_MAX];
     const kvarn_preset *preset;
     struct kvk_shape shape;
@@ -56,6 +59,11 @@ struct kvd_space_pool {
     bool preferred; /* a GPU's */
 };
 
+struct kvd_epoch {
+    uint32_t tenant, epoch;
+    uint8_t base[KVARN_FINGERPRINT_BYTES];
+};
+
 struct kvd_spaces {
     struct kvd_space slots[KVD_SPACES_MAX];
     struct kvd_blocks *blocks;
@@ -63,6 +71,8 @@ struct kvd_spaces {
     struct kvd_space_pool pools[KVD_DEVICES_MAX];
     uint32_t pool_count;
     uint32_t generation;
+    struct kvd_epoch epochs[KVD_EPOCHS_MAX]; /* of models that were reset */
+    uint32_t epoch_count;
 };
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
@@ -77,6 +87,15 @@ kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
 
 /* NULL when the handle names nothing of this tenant. */
 struct kvd_space *kvd_space_find(struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle);
+/* Did the handle name a space of this tenant that was reset since? */
+bool kvd_space_was_reset(const struct kvd_spaces *spaces, uint32_t tenant, uint64_t handle);
+
+/* The weights changed: the model's next spaces have another fingerprint, and those of all its
+ * shards in this tenant are reset; their handles are stale. Their blocks are for the caller to
+ * drop. RETRY when KVD_EPOCHS_MAX models were reset. */
+kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space,
+                             uint32_t *epoch);
+
 /* Of any tenant: for the daemon's own user, who sees them all in LIST. */
 struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle);
 

@@ -53,7 +53,7 @@ COVERED = {
     # one operation each, through the service
     "server/rpc/attend.c": ["tests/server/test_rpc_blocks.c", "tests/server/test_rpc_refusals.c"],
     "server/rpc/*compress.c": ["tests/server/test_rpc_blocks.c", "tests/server/test_rpc_refusals.c"],
-    "server/rpc/drop.c": ["tests/server/test_rpc_blocks.c", "tests/server/test_items.c"],
+    "server/store/events.c": ["tests/server/test_event_ring.c", "tests/server/test_events.c"],
     "server/rpc/export.c": ["tests/server/test_rpc_blocks.c", "tests/server/test_rpc_refusals.c"],
     "server/rpc/persist.c": ["tests/server/test_tier.c"],
     "server/rpc/tier_*.c": ["tests/server/test_tier.c"],

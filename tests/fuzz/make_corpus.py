@@ -9,7 +9,8 @@ import struct
 HERE = os.path.dirname(os.path.abspath(__file__))
 # KVW_MESSAGES of proto/codec.h, then the bare result
 MESSAGES = ["hello", "hello_reply", "ping", "ping_reply", "open_space", "open_space_reply", "blocks", "blocks_reply",
-            "release", "sequences", "sequences_reply", "stats", "stats_reply", "list_reply", "drain", "result"]
+            "release", "sequences", "sequences_reply", "stats", "stats_reply", "list_reply", "drain",
+            "events", "events_reply", "result"]
 
 
 def varint(value):
@@ -53,8 +54,8 @@ CODEC = {
     + num(10, 8) + num(11, 1) + num(12, 128) + data(13, b"sha256_cbor") + nums(14, 17)
     + data(18, b"cuda:0"),
     "open_space_reply": RESULT + num(4, 3) + data(5, bytes(range(32))) + nums(6, 11),
-    "blocks": nums(1, 5) + data(6, LAYOUT) + data(7, QUERY) + num(8, 1),
-    "blocks_reply": RESULT + nums(4, 8),
+    "blocks": nums(1, 5) + data(6, LAYOUT) + data(7, QUERY) + num(8, 1) + nums(10, 14),
+    "blocks_reply": RESULT + nums(4, 10),
     "release": num(1, 5),
     "sequences": nums(1, 5) + data(6, LAYOUT) + data(7, QUERY) + num(8, 2),
     "sequences_reply": RESULT + nums(4, 5),
@@ -62,6 +63,8 @@ CODEC = {
     "stats_reply": RESULT + b"".join(data(4, data(1, b"metric %d" % i) + f64(2, i / 3)) for i in range(3)),
     "list_reply": RESULT + data(4, SPACE) * 2 + data(4, b""),
     "drain": num(1, 500),
+    "events": nums(1, 6),
+    "events_reply": RESULT + nums(4, 8),
     "result": RESULT,
 }
 

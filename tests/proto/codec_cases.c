@@ -106,6 +106,11 @@ static void fill_blocks(union codec_any *out)
                                               .layer_begin = 53,
                                               .layer_count = 54,
                                               .all = true,
+                                              .unpin = true,
+                                              .limit = 151,
+                                              .ranks = 152,
+                                              .cursor = UINT64_C(1) << 40,
+                                              .group = UINT64_MAX,
                                               .layout = LAYOUT,
                                               .query = QUERY,
                                               .origin = {.present = true,
@@ -120,7 +125,7 @@ static void fill_blocks(union codec_any *out)
 
 static void fill_blocks_reply(union codec_any *out)
 {
-    static const struct kvw_blocks_reply example = {RESULT, 61, 62, 63, 64, 65};
+    static const struct kvw_blocks_reply example = {RESULT, 61, 62, 63, 64, 65, 66, 67};
 
     memcpy(&out->blocks_reply, &example, sizeof example);
 }
@@ -195,6 +200,30 @@ static void fill_drain(union codec_any *out)
     out->drain.grace_ms = 91;
 }
 
+static void fill_events(union codec_any *out)
+{
+    static const struct kvw_events example = {.epoch = UINT64_MAX,
+                                              .from = 161,
+                                              .limit = 162,
+                                              .wait_ms = 163,
+                                              .snapshot = true,
+                                              .cursor = 164};
+
+    memcpy(&out->events, &example, sizeof example);
+}
+
+static void fill_events_reply(union codec_any *out)
+{
+    static const struct kvw_events_reply example = {.result = RESULT,
+                                                    .epoch = UINT64_MAX,
+                                                    .next = 171,
+                                                    .count = 172,
+                                                    .lost = true,
+                                                    .cursor = 173};
+
+    memcpy(&out->events_reply, &example, sizeof example);
+}
+
 #define FORWARD(name)                                                                              \
     static kvarn_status decode_##name(union codec_any *out, const uint8_t *in, size_t count,       \
                                       struct kvw_arena *arena, const char **why)                   \
@@ -238,6 +267,8 @@ static const size_t texts_result[] = {AT(ping_reply, result.text), SIZE_MAX};
 #define texts_stats_reply      texts_result
 #define texts_list_reply       texts_result
 #define texts_drain            texts_none
+#define texts_events           texts_none
+#define texts_events_reply     texts_result
 
 const struct codec_case *codec_case_at(size_t index)
 {

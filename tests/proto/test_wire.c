@@ -83,6 +83,20 @@ static void seq_status(void **state)
     assert_true(row.reserved == UINT64_C(0x201f1e1d1c1b1a19));
 }
 
+static void event_row(void **state)
+{
+    struct kvw_event_row row;
+
+    (void)state;
+    ROUND_TRIP(event_row, KVW_EVENT_ROW_BYTES, row)
+    assert_true(row.sequence == UINT64_C(0x0807060504030201));
+    assert_true(row.space == UINT64_C(0x100f0e0d0c0b0a09));
+    assert_int_equal(row.key.bytes[0], 0x11);
+    assert_int_equal(row.key.bytes[31], 0x30);
+    assert_int_equal(row.type, 0x34333231);
+    assert_int_equal(row.kind, 0x38373635);
+}
+
 static void bytes_are_little_endian(void **state)
 {
     uint8_t at[8];
@@ -104,14 +118,14 @@ static void operations_have_names(void **state)
     (void)state;
     for (unsigned op = 0; op < 256; op++)
         named += kvw_op_name((uint8_t)op) != NULL;
-    assert_int_equal(named, 22);
+    assert_int_equal(named, 25);
     assert_string_equal(kvw_op_name(KVW_HELLO), "HELLO");
     assert_string_equal(kvw_op_name(KVW_COMPRESS), "COMPRESS");
     assert_string_equal(kvw_op_name(KVW_SEQ_RELEASE), "SEQ_RELEASE");
-    assert_string_equal(kvw_op_name(KVW_DRAIN), "DRAIN");
     assert_string_equal(kvw_op_name(KVW_PERSIST), "PERSIST");
+    assert_string_equal(kvw_op_name(KVW_EVENTS), "EVENTS");
     assert_null(kvw_op_name(0));
-    assert_null(kvw_op_name(13));
+    assert_null(kvw_op_name(15));
 }
 
 static kvarn_status choose(uint32_t client_min, uint32_t client_max, uint32_t server_min,
@@ -160,6 +174,7 @@ int main(void)
         cmocka_unit_test(block_status),
         cmocka_unit_test(seq_row),
         cmocka_unit_test(seq_status),
+        cmocka_unit_test(event_row),
         cmocka_unit_test(bytes_are_little_endian),
         cmocka_unit_test(operations_have_names),
         cmocka_unit_test(versions_are_negotiated),

@@ -69,6 +69,12 @@ void kvd_service_close(struct kvd_service **service)
 }
 
 /* A COMPRESS is answered at some later tick, work that takes a while; with STUB_HOLD never. */
+bool kvd_service_ticking(const struct kvd_service *service)
+{
+    (void)service;
+    return false;
+}
+
 void kvd_service_tick(struct kvd_service *service)
 {
     static unsigned ticks;

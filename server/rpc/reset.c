@@ -1,0 +1,60 @@
+/* RESET: the model's weights changed, nothing computed with the old ones may be found again.
+ *
+ * All spaces of the model in this tenant, of whichever shard, are stale at once, and the next
+ * OPEN_SPACE gives a space of the next epoch. The old blocks are dropped step by step, with the
+ * ticks; those that are being read stay until that is done. */
+#include "server/rpc/items.h"
+#include "server/rpc/tier.h"
+#include "server/rpc/work.h"
+
+static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
+{
+    return kvd_items_begin(work, metadata, 0, KVARN_KEY_BYTES, true);
+}
+
+static void run(struct kvd_work *work)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    struct kvw_blocks_reply reply = {.block_count = 0};
+    bool before[KVD_SPACES_MAX];
+    uint32_t epoch;
+
+    for (uint32_t i = 0; i < KVD_SPACES_MAX; i++)
+        before[i] = service->spaces.slots[i].reset;
+    if (kvd_space_reset(&service->spaces, work->space, &epoch) != KVARN_OK) {
+        kvd_work_refuse(work, KVARN_RETRY,
+                        "%d models were reset since the daemon was started, no more are now",
+                        KVD_EPOCHS_MAX);
+        return;
+    }
+    for (uint32_t i = 0; i < KVD_SPACES_MAX; i++) {
+        const struct kvd_space *space = &service->spaces.slots[i];
+
+        if (!space->used || !space->reset || before[i])
+            continue;
+        kvd_events_add(&service->events, space->tenant,
+                       &(struct kvw_event_row){.space = space->handle, .type = KVW_EVENT_CLEARED});
+        kvd_sequences_space_gone(&service->sequences, space);
+        kvd_tier_forget(service, &service->spaces.slots[i]);
+        reply.matched++;
+    }
+    service->sweep_end = service->blocks.made;
+    service->sweep_at = 0;
+    reply.result = kvd_work_result(work);
+    kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
+}
+
+const struct kvd_operation kvd_operation_reset = {begin, run, false, NULL};
+
+void kvd_service_sweep(struct kvd_service *service)
+{
+    for (uint32_t looked = 0; looked < KVD_WALK_STEP && service->sweep_at < service->sweep_end;
+         looked++) {
+        struct kvd_block *block = kvd_block_at(&service->blocks, service->sweep_at++);
+
+        if (block->state == KVD_BLOCK_READY && block->indexed && block->space->reset) {
+            kvd_block_drop(&service->blocks, block);
+            service->blocks_dropped++;
+        }
+    }
+}
