@@ -16,8 +16,9 @@ static struct kvd_block *still_there(const struct kvd_move *move)
 {
     struct kvd_block *block = kvd_block_at(&move->tier->service->blocks, move->block_id);
 
-    if (!block || block->state != KVD_BLOCK_READY || !block->indexed || block->corrupt ||
-        block->offset != move->block_offset || block->digest != move->entry.digest ||
+    if (!block || block->state != KVD_BLOCK_READY || !block->indexed || block->space->reset ||
+        block->corrupt || block->offset != move->block_offset ||
+        block->digest != move->entry.digest ||
         memcmp(&block->key, &move->entry.key, sizeof block->key) != 0)
         return NULL;
     return block;
@@ -299,8 +300,8 @@ bool kvd_tier_demote(struct kvd_disk_tier *tier)
             tier->cursor = 0;
             return false;
         }
-        if (block->state != KVD_BLOCK_READY || !block->indexed || !block->has_digest ||
-            block->corrupt || block->demoted)
+        if (block->state != KVD_BLOCK_READY || !block->indexed || block->space->reset ||
+            !block->has_digest || block->corrupt || block->demoted)
             continue;
         space = kvd_tier_space(tier, block->space);
         if (space < KVD_DISK_SPACES_MAX && kvd_disk_index_find(tier->disk, space, &block->key)) {
