@@ -155,6 +155,7 @@ static struct kvw_open_space wire_form(const kvarn_space_options *args)
         .dtype = (uint32_t)args->dtype,
         .iterations = args->iterations ? args->iterations : KVARN_DEFAULT_ITERATIONS,
         .sink_tokens = KVARN_SINK_TOKENS,
+        .k_rotated = args->k_rotated != 0,
         .v_rotated = args->v_rotated != 0,
         .has_iterations = args->iterations != 0,
         .layer_begin = args->layer_begin,

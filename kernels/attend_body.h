@@ -322,7 +322,8 @@ static kvarn_status start_rows(struct kvk_attend *op, struct kvk_attend_work *wo
                                           .tile = q + (2 * count + i) * dim,
                                           .exact = q + (3 * count + i) * dim,
                                           .m = -INFINITY};
-        kvk_fwht_rotate(rows[i].q_rotated, op->shape.dim);
+        if (!op->shape.k_rotated)
+            kvk_fwht_rotate(rows[i].q_rotated, op->shape.dim);
     }
     work->bits_k = op->shape.bits_k;
     fill_order(work->token_at, op->shape.bits_k, op->shape.group);

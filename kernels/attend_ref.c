@@ -114,7 +114,8 @@ static void attend_row(const struct kvk_attend *op, uint32_t index, const float 
 
     for (uint32_t d = 0; d < dim; d++)
         q[d] = q_rot[d] = (double)q_given[d];
-    rotate(q_rot, dim);
+    if (!op->shape.k_rotated)
+        rotate(q_rot, dim);
     for (size_t i = 0; i < op->span_count; i++) {
         const struct kvk_span *span = &op->spans[i];
         kvk_attend_clip(span, kvk_attend_range(op, index / op->q_heads), &from, &to);

@@ -86,7 +86,7 @@ static inline void kvk_sides_of(const struct kvk_compress *op, struct kvk_side *
         .rows = shape->dim,
         .cols = shape->group,
         .bits = shape->bits_k,
-        .rotate = 1,
+        .rotate = !shape->k_rotated,
         .transposed = 1,
         .codes = record + at.k_codes,
         .step = record + at.k_step,

@@ -45,19 +45,28 @@ KVK_INLINE void finish_row(uint8_t *dst, const float *row, size_t runs, int bf16
     }
 }
 
-KVK_INLINE void store_run(float *row, const __m256 *x)
+/* 64 decoded channels: rotated ones are done, others go to scratch for finish_row(). */
+KVK_INLINE void end_run(uint8_t *dst, float *row, __m256 *x, int bf16, int rotated)
 {
+    if (rotated) {
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 8; i += 2)
+            kvk_y_store_half(dst + 16 * i, x[i], x[i + 1], bf16);
+        return;
+    }
+    kvk_y_butterfly_64(x);
 #pragma GCC unroll 8
     for (size_t i = 0; i < 8; i++)
         _mm256_store_ps(row + 8 * i, x[i]);
 }
 
 KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
-                         uint32_t bits, int bf16)
+                         uint32_t bits, int bf16, int rotated)
 {
     struct decoder *s = op->scratch;
     const uint32_t group = op->shape.group, per_word = 32 / bits;
     const size_t row_bytes = (size_t)group * bits / 8;
+    const float norm = rotated ? 1.0f : kvk_fwht_norm(dim);
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
 
     load_vector(s->step, op->record + at->k_step, 1.0f, dim);
@@ -68,8 +77,8 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
         for (uint32_t d = 0; d < dim; d++)
             __builtin_memcpy(&s->words[d], codes + d * row_bytes, sizeof s->words[d]);
         for (uint32_t j = 0; j < per_word; j++) {
-            __m256 scale =
-                _mm256_set1_ps(f16_at(op->record, at->k_token, g + j) * kvk_fwht_norm(dim));
+            uint8_t *dst = (uint8_t *)op->k + (g + j) * op->k_token_stride_bytes;
+            __m256 scale = _mm256_set1_ps(f16_at(op->record, at->k_token, g + j) * norm);
             __m256i shift = _mm256_set1_epi32((int)(j * bits));
 
             for (uint32_t d = 0; d < dim; d += 64) {
@@ -85,11 +94,10 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
                                            _mm256_load_ps(s->zero + c));
                     x[i] = _mm256_mul_ps(x[i], scale);
                 }
-                kvk_y_butterfly_64(x);
-                store_run(s->row + d, x);
+                end_run(dst + 2 * (size_t)d, s->row + d, x, bf16, rotated);
             }
-            finish_row((uint8_t *)op->k + (g + j) * op->k_token_stride_bytes, s->row, dim / 64,
-                       bf16);
+            if (!rotated)
+                finish_row(dst, s->row, dim / 64, bf16);
         }
     }
 }
@@ -138,14 +146,7 @@ KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layou
                 x[i] =
                     _mm256_mul_ps(decode_8(codes, (uint32_t)(d / 8 + i), bits, step, zero, table),
                                   _mm256_load_ps(s->scale + d + 8 * i));
-            if (rotated) {
-#pragma GCC unroll 4
-                for (size_t i = 0; i < 8; i += 2)
-                    kvk_y_store_half(dst + 2 * (d + 8 * i), x[i], x[i + 1], bf16);
-                continue;
-            }
-            kvk_y_butterfly_64(x);
-            store_run(s->row + d, x);
+            end_run(dst + 2 * d, s->row + d, x, bf16, rotated);
         }
         if (!rotated)
             finish_row(dst, s->row, dim / 64, bf16);

@@ -28,11 +28,11 @@ KVK_INLINE void store_row(uint8_t *dst, const __m512 *x, size_t n, int bf16)
 }
 
 KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
-                         uint32_t bits, int bf16)
+                         uint32_t bits, int bf16, int rotated)
 {
     const uint32_t group = op->shape.group, per_word = 32 / bits;
     const size_t n = dim / 16, row_bytes = (size_t)group * bits / 8;
-    const float norm = kvk_fwht_norm(dim);
+    const float norm = rotated ? 1.0f : kvk_fwht_norm(dim);
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i lanes =
         _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
@@ -60,7 +60,8 @@ KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layou
                 x[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), step[i], zero[i]);
                 x[i] = _mm512_mul_ps(x[i], scale);
             }
-            kvk_z_butterfly(x, n);
+            if (!rotated)
+                kvk_z_butterfly(x, n);
             store_row((uint8_t *)op->k + (g + j) * op->k_token_stride_bytes, x, n, bf16);
         }
     }

@@ -8,7 +8,7 @@
 #include "kernels/variants.h"
 
 KVK_INLINE void decode_k(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
-                         uint32_t bits, int bf16);
+                         uint32_t bits, int bf16, int rotated);
 KVK_INLINE void decode_v(const struct kvk_decompress *op, const struct kvk_layout *at, uint32_t dim,
                          uint32_t bits, int bf16, int rotated);
 
@@ -25,7 +25,10 @@ KVK_INLINE float f16_at(const uint8_t *record, size_t offset, uint32_t index)
     static void decode_k_##dim##_##bits##_##bf16(const struct kvk_decompress *op,                  \
                                                  const struct kvk_layout *at)                      \
     {                                                                                              \
-        decode_k(op, at, dim, bits, bf16);                                                         \
+        if (op->shape.k_rotated)                                                                   \
+            decode_k(op, at, dim, bits, bf16, 1);                                                  \
+        else                                                                                       \
+            decode_k(op, at, dim, bits, bf16, 0);                                                  \
     }                                                                                              \
     static void decode_v_##dim##_##bits##_##bf16(const struct kvk_decompress *op,                  \
                                                  const struct kvk_layout *at)                      \

@@ -3,11 +3,11 @@
  *      K^[g,d] = (cK[d,g] * a[d] + z[d]) * (u[g] / sqrt(D)), then butterflies over d
  *      V^[g,d] = (cV[g,d] * b[g] + y[g]) * (w[d] / sqrt(D)), then butterflies over d
  *
- * (V with v_rotated: w[d] alone and no butterflies; METHOD.md, sections 1 and 5). c * a is exact in
- * fp32, since a code has at most 4 and an fp16 at most 11 significant bits, so fused or not makes
- * no difference there. Rounded to the tile's dtype at the end, half to even; beyond the largest
- * fp16 the result is infinity. A record with a non-finite vector decodes to non-finite rows whose
- * NaN bits are unspecified. */
+ * (K with k_rotated, V with v_rotated: u[g], w[d] alone and no butterflies; METHOD.md, sections 1
+ * and 5). c * a is exact in fp32, since a code has at most 4 and an fp16 at most 11 significant
+ * bits, so fused or not makes no difference there. Rounded to the tile's dtype at the end, half to
+ * even; beyond the largest fp16 the result is infinity. A record with a non-finite vector decodes
+ * to non-finite rows whose NaN bits are unspecified. */
 #include "kernels/fwht.h"
 #include "kernels/half.h"
 #include "kernels/tile.h"
@@ -38,19 +38,21 @@ static void decode_k(const struct kvk_decompress *op, const struct kvk_layout *a
     uint32_t dim = shape->dim, group = shape->group;
     const uint8_t *codes = op->record + at->k_codes;
     float step[KVARN_MAX_HEAD_DIM], zero[KVARN_MAX_HEAD_DIM], token[KVARN_MAX_GROUP];
+    float norm = shape->k_rotated ? 1.0f : kvk_fwht_norm(dim);
 
     load_vector(step, op->record + at->k_step, dim);
     load_vector(zero, op->record + at->k_zero, dim);
     load_vector(token, op->record + at->k_token, group);
     for (uint32_t g = 0; g < group; g++) {
-        float scale = token[g] * kvk_fwht_norm(dim);
+        float scale = token[g] * norm;
 
         for (uint32_t d = 0; d < dim; d++) {
             float code = (float)(int)code_at(codes, (size_t)d * group + g, shape->bits_k);
 
             x[d] = (code * step[d] + zero[d]) * scale;
         }
-        kvk_fwht_butterfly(x, dim);
+        if (!shape->k_rotated)
+            kvk_fwht_butterfly(x, dim);
         store_row((uint8_t *)op->k + g * op->k_token_stride_bytes, x, dim,
                   (kvarn_dtype)shape->dtype);
     }

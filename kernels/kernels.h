@@ -27,6 +27,8 @@ struct kvk_shape {
     uint8_t dtype;       /* of K, V rows: KVARN_F16 or KVARN_BF16 */
     uint8_t balance;     /* kvarn_balance */
     uint8_t range;       /* kvarn_range */
+    uint8_t k_rotated;   /* 1: K and q are taken as they are: the caller rotated both, or neither;
+                            decompress does not un-rotate K either */
     uint8_t v_rotated;   /* 1: V rows arrive rotated (H folded into the weights); they are neither
                             rotated by compress nor un-rotated by decompress and attend */
     uint16_t iterations; /* 1..KVARN_MAX_ITERATIONS */
@@ -75,8 +77,8 @@ struct kvk_span {
  * unspecified values, NaN among them, in the rows concerned and in no other. */
 struct kvk_attend {
     struct kvk_shape shape;
-    const void *q;              /* [q_tokens, q_heads, dim], post-RoPE, un-rotated */
-    uint8_t q_dtype;            /* kvarn_dtype, F32 too */
+    const void *q;   /* [q_tokens, q_heads, dim], post-RoPE, in the basis of the K rows */
+    uint8_t q_dtype; /* kvarn_dtype, F32 too */
     uint32_t q_tokens, q_heads; /* q_heads = query heads of this kv head, 1..KVARN_MAX_GQA */
     size_t q_token_stride_bytes, q_head_stride_bytes;
     float scale, soft_cap;

@@ -17,15 +17,16 @@ struct sample {
     uint32_t digest; /* of the reference's record, then of its decoded K and V rows */
 };
 
-/* dim, group, bits of K and V, dtype, balance, range, v_rotated, iterations */
+/* dim, group, bits of K and V, dtype, balance, range, k_rotated, v_rotated,
+ * iterations */
 static const struct sample samples[] = {
-    {{64, 64, 2, 2, KVARN_F16, 0, 0, 0, 8}, 0x00f4e765u},
-    {{64, 128, 4, 2, KVARN_BF16, 1, 0, 0, 8}, 0xfdf7e52bu},
-    {{128, 64, 4, 4, KVARN_BF16, 0, 0, 1, 8}, 0x5835bdb0u},
-    {{128, 128, 2, 2, KVARN_F16, 1, 0, 0, 8}, 0xe3f82936u},
-    {{128, 128, 4, 2, KVARN_F16, 0, 0, 0, 2}, 0x5c499e3bu},
-    {{256, 64, 2, 4, KVARN_F16, 1, 0, 1, 3}, 0x58113109u},
-    {{256, 128, 2, 2, KVARN_BF16, 0, 0, 0, 8}, 0xe5bd9750u},
+    {{64, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 8}, 0x00f4e765u},
+    {{64, 128, 4, 2, KVARN_BF16, 1, 0, 0, 0, 8}, 0xfdf7e52bu},
+    {{128, 64, 4, 4, KVARN_BF16, 0, 0, 0, 1, 8}, 0x5835bdb0u},
+    {{128, 128, 2, 2, KVARN_F16, 1, 0, 0, 0, 8}, 0xe3f82936u},
+    {{128, 128, 4, 2, KVARN_F16, 0, 0, 0, 0, 2}, 0x5c499e3bu},
+    {{256, 64, 2, 4, KVARN_F16, 1, 0, 0, 1, 3}, 0x58113109u},
+    {{256, 128, 2, 2, KVARN_BF16, 0, 0, 0, 0, 8}, 0xe5bd9750u},
 };
 
 enum { MAX_ROWS_BYTES = KVARN_MAX_GROUP * KVARN_MAX_HEAD_DIM * 2 };

@@ -22,8 +22,10 @@ kvarn_status kvk_shape_check(const struct kvk_shape *s, const char **why)
         return refuse(why, KVARN_UNSUPPORTED, "dtype of K and V must be f16 or bf16");
     if (s->balance != KVARN_BALANCE_PUBLIC && s->balance != KVARN_BALANCE_SCALE_FREE)
         return refuse(why, KVARN_UNSUPPORTED, "unknown balance policy");
-    if (s->range != KVARN_RANGE_MINMAX)
+    if (s->range != KVARN_RANGE_MINMAX && s->range != KVARN_RANGE_TIGHT)
         return refuse(why, KVARN_UNSUPPORTED, "unknown range policy");
+    if (s->k_rotated > 1)
+        return refuse(why, KVARN_UNSUPPORTED, "k_rotated must be 0 or 1");
     if (s->v_rotated > 1)
         return refuse(why, KVARN_UNSUPPORTED, "v_rotated must be 0 or 1");
     if (s->iterations < 1 || s->iterations > KVARN_MAX_ITERATIONS)

@@ -200,5 +200,7 @@ kvarn_status kvw_fingerprint(uint8_t out[KVARN_FINGERPRINT_BYTES],
     print_number(&stream, "v_rotated", in->v_rotated);
     print_number(&stream, "sink_tokens", in->sink_tokens);
     print_number(&stream, "epoch", in->epoch);
+    if (in->k_rotated)
+        print_number(&stream, "k_rotated", in->k_rotated);
     return stream_end(&stream, out);
 }

@@ -25,12 +25,13 @@ kvarn_status kvw_sha256(uint8_t out[32], const void *bytes, size_t count);
 /* What a fingerprint covers. Strings are borrowed, never NULL. */
 struct kvw_fingerprint_input {
     const char *model, *revision, *adapter, *rope, *preset, *key_algorithm;
-    uint32_t layers, kv_heads, head_dim, dtype, iterations, balance, range, v_rotated, sink_tokens,
-        epoch;
+    uint32_t layers, kv_heads, head_dim, dtype, iterations, balance, range, k_rotated, v_rotated,
+        sink_tokens, epoch;
 };
 
 /* SHA-256 over a canonical encoding: a version tag, then each field as name, type, length-prefixed
- * value, in a fixed order. */
+ * value, in a fixed order. k_rotated comes last and only when it is not 0, so that fingerprints
+ * from before it was there stay what they were. */
 kvarn_status kvw_fingerprint(uint8_t out[KVARN_FINGERPRINT_BYTES],
                              const struct kvw_fingerprint_input *in);
 

@@ -57,7 +57,7 @@ struct kvw_ping_reply {
 struct kvw_open_space {
     const char *model, *revision, *adapter, *rope, *preset, *key_algorithm, *device;
     uint32_t layers, kv_heads, head_dim, dtype, iterations, sink_tokens;
-    bool v_rotated;
+    bool k_rotated, v_rotated;
     bool has_iterations, has_sink_tokens; /* false: the defaults were filled in */
     uint32_t layer_begin, layer_count, head_begin, head_count;
 };

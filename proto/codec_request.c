@@ -68,6 +68,7 @@ kvarn_status kvw_open_space_decode(struct kvw_open_space *out, const uint8_t *in
     if (m == NULL)
         return KVARN_BAD_FRAME;
     OPEN_SPACE_FIELDS(KVW_TAKE_N, KVW_TAKE_T)
+    out->k_rotated = m->k_rotated != 0;
     out->v_rotated = m->v_rotated != 0;
     out->has_iterations = m->has_iterations != 0;
     out->iterations = m->has_iterations ? m->iterations : KVARN_DEFAULT_ITERATIONS;
@@ -83,6 +84,8 @@ size_t kvw_open_space_encode(uint8_t *out, size_t room, const struct kvw_open_sp
 
     OPEN_SPACE_FIELDS(KVW_PUT_N, KVW_PUT_T)
     m.has_layers = 1;
+    m.has_k_rotated = in->k_rotated;
+    m.k_rotated = in->k_rotated;
     m.has_v_rotated = in->v_rotated;
     m.v_rotated = in->v_rotated;
     m.has_iterations = in->has_iterations;

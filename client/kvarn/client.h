@@ -224,11 +224,16 @@ typedef struct kvarn_space_options {
     /* in: where the daemon keeps it, if it is not there already: "cuda:0", "host"; NULL = it
      * chooses. Not part of what is equal or not. */
     const char *device;
+    /* in: 1: K and queries are taken as they come, and K is given back so. Either the caller has
+     * rotated both, or the model is better off without, as models are that normalise queries and
+     * keys (Gemma 3, Qwen 3): there rotation spreads the error of the channels with the largest
+     * keys over those that the queries look at. */
+    int k_rotated;
 } kvarn_space_options;
 #define KVARN_SPACE_OPTIONS_INIT                                                                   \
     {                                                                                              \
         sizeof(kvarn_space_options), 0, NULL, NULL, NULL, NULL, 0, 0, 0, (kvarn_dtype)0, NULL, 0,  \
-            0, NULL, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, NULL                                       \
+            0, NULL, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0, NULL, 0                                    \
     }
 KVARN_OPERATION(open_space, kvarn_space_options);
 

@@ -31,8 +31,11 @@ typedef enum kvarn_dtype { KVARN_F16 = 1, KVARN_BF16 = 2, KVARN_F32 = 3 } kvarn_
  * more. */
 typedef enum kvarn_balance { KVARN_BALANCE_PUBLIC = 0, KVARN_BALANCE_SCALE_FREE = 1 } kvarn_balance;
 
-/* How the range of one quantised row is chosen. */
-typedef enum kvarn_range { KVARN_RANGE_MINMAX = 0 } kvarn_range;
+/* How the range of one quantised row is chosen.
+ * MINMAX spans the row from its least to its greatest value. TIGHT takes the middle part of that,
+ * clamps what lies outside, and corrects the scales of the other axis from what a reader will see;
+ * records are read in the same way. */
+typedef enum kvarn_range { KVARN_RANGE_MINMAX = 0, KVARN_RANGE_TIGHT = 1 } kvarn_range;
 
 typedef enum kvarn_block_kind {
     KVARN_BLOCK_TILE = 1, /* KVarN records in canonical order */

@@ -37,7 +37,7 @@ static void *room(size_t bytes)
 static struct kvk_shape shape_of(const uint8_t *pair)
 {
     return (struct kvk_shape){
-        DIM, GROUP, pair[0], pair[1], KVARN_F16, KVARN_BALANCE_PUBLIC, KVARN_RANGE_MINMAX, 0, 8};
+        DIM, GROUP, pair[0], pair[1], KVARN_F16, KVARN_BALANCE_PUBLIC, KVARN_RANGE_MINMAX, 0, 0, 8};
 }
 
 /* Rows with loud channels and tokens, as keys have. */

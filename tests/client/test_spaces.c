@@ -113,6 +113,7 @@ static void everything_is_sent(void **state)
     args.adapter = "a";
     args.rope = "t";
     args.iterations = 3;
+    args.k_rotated = 7;
     args.v_rotated = 5;
     args.layer_begin = 1;
     args.layer_count = 2;
@@ -129,7 +130,7 @@ static void everything_is_sent(void **state)
     assert_int_equal(sent.kv_heads, 3);
     assert_int_equal(sent.head_dim, 64);
     assert_int_equal(sent.dtype, KVARN_BF16);
-    assert_true(sent.has_iterations && sent.v_rotated && !sent.has_sink_tokens);
+    assert_true(sent.has_iterations && sent.k_rotated && sent.v_rotated && !sent.has_sink_tokens);
     assert_int_equal(sent.iterations, 3);
     assert_int_equal(sent.layer_begin, 1);
     assert_int_equal(sent.layer_count, 2);
@@ -138,7 +139,7 @@ static void everything_is_sent(void **state)
     kvarn_call_free(&call);
     args = options();
     call = start_open(rig, &args, &sent);
-    assert_false(sent.has_iterations || sent.v_rotated);
+    assert_false(sent.has_iterations || sent.k_rotated || sent.v_rotated);
     assert_string_equal(sent.adapter, "");
     kvarn_call_free(&call);
 }

@@ -87,12 +87,13 @@ static void every_query_type_and_stride(void **state)
     static const uint8_t types[] = {KVARN_F16, KVARN_BF16};
 
     (void)state;
-    for (int i = 0; i < 3 * 2 * 2 * 2 * 2; i++) {
+    for (int i = 0; i < 3 * 2 * 2 * 2 * 2 * 2; i++) {
         struct attend_plan plan = {.q_dtype = q_types[i % 3],
                                    .dtype = types[i / 3 % 2],
                                    .odd_strides = i / 6 % 2,
                                    .unaligned = i / 12 % 2,
                                    .v_rotated = i / 24 % 2,
+                                   .k_rotated = i / 48 % 2,
                                    .q_tokens = 2,
                                    .q_heads = 2,
                                    .sink = 17,

@@ -223,7 +223,7 @@ static size_t check_file(const char *path, uint16_t dim, uint16_t group)
     for (size_t i = 0; i < 3 * 3 * 2; i++) {
         const uint8_t *pair = pairs[i / 3 % 3];
         struct golden g = {.shape = {dim, group, pair[0], pair[1], KVARN_F16, (uint8_t)(i / 9),
-                                     KVARN_RANGE_MINMAX, 0, 8}};
+                                     KVARN_RANGE_MINMAX, 0, 0, 8}};
 
         if (i % 3 == 2)
             g.shape.dtype = KVARN_BF16;

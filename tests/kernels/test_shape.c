@@ -11,7 +11,7 @@
 #include "kernels/tile.h"
 
 static const struct kvk_shape good = {
-    128, 128, 2, 2, KVARN_F16, KVARN_BALANCE_PUBLIC, KVARN_RANGE_MINMAX, 0, 8};
+    128, 128, 2, 2, KVARN_F16, KVARN_BALANCE_PUBLIC, KVARN_RANGE_MINMAX, 0, 0, 8};
 
 static void every_size_of_the_contract_is_fine(void **state)
 {
@@ -28,6 +28,8 @@ static void every_size_of_the_contract_is_fine(void **state)
             s.bits_k = 4;
             s.dtype = KVARN_BF16;
             s.balance = KVARN_BALANCE_SCALE_FREE;
+            s.range = KVARN_RANGE_TIGHT;
+            s.k_rotated = 1;
             s.v_rotated = 1;
             s.iterations = KVARN_MAX_ITERATIONS;
             assert_int_equal(kvk_shape_check(&s, &why), KVARN_OK);
@@ -67,7 +69,8 @@ static void everything_else_is_refused(void **state)
     WITH(dtype, 0, KVARN_UNSUPPORTED);
     WITH(dtype, KVARN_F32, KVARN_UNSUPPORTED);
     WITH(balance, 2, KVARN_UNSUPPORTED);
-    WITH(range, 1, KVARN_UNSUPPORTED);
+    WITH(range, 2, KVARN_UNSUPPORTED);
+    WITH(k_rotated, 2, KVARN_UNSUPPORTED);
     WITH(v_rotated, 2, KVARN_UNSUPPORTED);
     WITH(iterations, 0, KVARN_INVALID_SHAPE);
     WITH(iterations, KVARN_MAX_ITERATIONS + 1, KVARN_INVALID_SHAPE);

@@ -66,6 +66,7 @@ static void fill_open_space(union codec_any *out)
                                                   .dtype = KVARN_BF16,
                                                   .iterations = 33,
                                                   .sink_tokens = 34,
+                                                  .k_rotated = true,
                                                   .v_rotated = true,
                                                   .has_iterations = true,
                                                   .has_sink_tokens = true,

@@ -149,6 +149,7 @@ static const struct kvw_fingerprint_input example = {
     .iterations = 8,
     .balance = 0,
     .range = 0,
+    .k_rotated = 0,
     .v_rotated = 0,
     .sink_tokens = 128,
     .epoch = 1,
@@ -180,6 +181,7 @@ static void fingerprint_covers_every_field(void **state)
     WITH(iterations, 9)
     WITH(balance, 1)
     WITH(range, 1)
+    WITH(k_rotated, 1)
     WITH(v_rotated, 1)
     WITH(sink_tokens, 0)
     WITH(epoch, 2)

@@ -168,9 +168,9 @@ static void run_and_compare(struct cuda_twin *t, struct kvd_job *const *jobs, ui
 
 static void ragged_batches_agree(void **state)
 {
-    static const struct kvk_shape shapes[] = {{64, 64, 4, 2, KVARN_F16, 0, 0, 0, 1},
-                                              {128, 128, 2, 2, KVARN_F16, 0, 0, 0, 1},
-                                              {256, 64, 4, 4, KVARN_F16, 0, 0, 1, 1}};
+    static const struct kvk_shape shapes[] = {{64, 64, 4, 2, KVARN_F16, 0, 0, 0, 0, 1},
+                                              {128, 128, 2, 2, KVARN_F16, 0, 0, 0, 0, 1},
+                                              {256, 64, 4, 4, KVARN_F16, 0, 0, 0, 1, 1}};
     enum { ROUNDS = 4, SPACES = 3 };
     uint64_t seed = rng_seed(81);
     struct cuda_twin *t = twin_open(seed);
@@ -198,7 +198,7 @@ static void many_rows_are_cut(void **state)
     struct exec_fixture *f = t->f;
 
     (void)state;
-    f->shape = (struct kvk_shape){64, 64, 2, 2, KVARN_F16, 0, 0, 0, 1};
+    f->shape = (struct kvk_shape){64, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 1};
     f->heads = 1;
     uint8_t *const slots[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
     for (int full = 0; full < 2; full++) {
@@ -227,7 +227,7 @@ static void what_does_not_fit_is_halved(void **state)
     struct exec_fixture *f = t->f;
 
     (void)state;
-    f->shape = (struct kvk_shape){128, 64, 2, 2, KVARN_F16, 0, 0, 0, 1};
+    f->shape = (struct kvk_shape){128, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 1};
     f->heads = 1;
     uint8_t *const slots[2] = {block(t, KVARN_BLOCK_EXACT), block(t, KVARN_BLOCK_TILE)};
     struct kvd_job *job = exec_job(f, KVD_JOB_ATTEND, 1, sizeof(struct kvd_attend),
@@ -268,7 +268,7 @@ static void calls_that_are_nearly_alike(void **state)
     struct exec_fixture *f = t->f;
 
     (void)state;
-    f->shape = (struct kvk_shape){64, 64, 4, 2, KVARN_F16, 0, 0, 0, 1};
+    f->shape = (struct kvk_shape){64, 64, 4, 2, KVARN_F16, 0, 0, 0, 0, 1};
     uint8_t *const slots[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
     uint8_t *const others[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
     struct kvd_job *job = attend_job(t, slots, 3);
@@ -306,7 +306,7 @@ static void a_query_that_is_not_finite_is_named(void **state)
     const uint16_t nan = 0x7e00;
 
     (void)state;
-    f->shape = (struct kvk_shape){64, 64, 2, 2, KVARN_F16, 0, 0, 0, 1};
+    f->shape = (struct kvk_shape){64, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 1};
     uint8_t *const slots[2] = {block(t, KVARN_BLOCK_TILE), block(t, KVARN_BLOCK_EXACT)};
     struct kvd_job *job = attend_job(t, slots, 3);
     struct kvd_attend *attend = (struct kvd_attend *)(job + 1);

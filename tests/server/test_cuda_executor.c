@@ -19,9 +19,9 @@ static struct fake_cuda_control *control;
 enum { TILE = KVARN_BLOCK_TILE, EXACT = KVARN_BLOCK_EXACT };
 
 static const struct kvk_shape shapes[] = {
-    {64, 64, 2, 2, KVARN_F16, 0, 0, 0, 3},   {64, 128, 4, 2, KVARN_BF16, 1, 0, 0, 2},
-    {128, 128, 4, 2, KVARN_F16, 0, 0, 0, 2}, {128, 64, 4, 4, KVARN_BF16, 0, 0, 1, 2},
-    {256, 128, 2, 2, KVARN_F16, 0, 0, 0, 1}, {256, 64, 4, 4, KVARN_F16, 1, 0, 1, 1},
+    {64, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 3},   {64, 128, 4, 2, KVARN_BF16, 1, 0, 0, 0, 2},
+    {128, 128, 4, 2, KVARN_F16, 0, 0, 0, 0, 2}, {128, 64, 4, 4, KVARN_BF16, 0, 0, 0, 1, 2},
+    {256, 128, 2, 2, KVARN_F16, 0, 0, 0, 0, 1}, {256, 64, 4, 4, KVARN_F16, 1, 0, 0, 1, 1},
 };
 
 static void start_over(struct cuda_twin *t, const struct kvk_shape *shape)

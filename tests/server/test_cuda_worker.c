@@ -105,7 +105,7 @@ static void *job_of(struct front *front, uint32_t op, size_t entry_bytes)
 
     *job = (struct kvd_job){.op = op,
                             .count = 1,
-                            .shape = {64, 64, 2, 2, KVARN_F16, 0, 0, 0, 1},
+                            .shape = {64, 64, 2, 2, KVARN_F16, 0, 0, 0, 0, 1},
                             .layers = 1,
                             .heads = 1,
                             .layer_count = 1,

@@ -165,6 +165,7 @@ struct attend_case *attend_case_make(const struct attend_plan *plan, uint64_t se
                                      .bits_k = (uint8_t)plan->bits_k,
                                      .bits_v = (uint8_t)plan->bits_v,
                                      .dtype = plan->dtype,
+                                     .k_rotated = plan->k_rotated ? 1 : 0,
                                      .v_rotated = plan->v_rotated ? 1 : 0,
                                      .iterations = 8};
     c->op.q_dtype = plan->q_dtype;

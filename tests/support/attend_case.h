@@ -18,7 +18,7 @@ struct attend_plan {
     uint32_t window;
     float scale, soft_cap; /* scale 0: 1/sqrt(dim) */
     double q_gain;         /* 0: 1; negative: q = 0 */
-    int odd_strides, unaligned, v_rotated, zero_records;
+    int odd_strides, unaligned, k_rotated, v_rotated, zero_records;
 };
 
 struct attend_case {

@@ -63,7 +63,8 @@ void decode_tile(const struct kvk_shape *shape, const uint8_t *record, double *k
             v_row[d] = (cv * vector_at(record, at.v_step, g) + vector_at(record, at.v_zero, g)) *
                        vector_at(record, at.v_channel, d);
         }
-        decode_rotate(k_row, dim);
+        if (!shape->k_rotated)
+            decode_rotate(k_row, dim);
         if (!shape->v_rotated)
             decode_rotate(v_row, dim);
     }

@@ -10,7 +10,8 @@
 /* The value of fp16 or bf16 bits. */
 double decode_half(uint16_t bits, int dtype);
 
-/* record -> k, v [group][dim], un-rotated; V stays rotated when shape->v_rotated. */
+/* record -> k, v [group][dim], un-rotated; K stays as it is when shape->k_rotated, V when
+ * shape->v_rotated. */
 void decode_tile(const struct kvk_shape *shape, const uint8_t *record, double *k, double *v);
 
 /* x * H, H the orthonormal Sylvester-Hadamard matrix (kernels/METHOD.md, section 1). */

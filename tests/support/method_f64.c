@@ -207,7 +207,8 @@ void method_compress(const struct kvk_shape *shape, const double *k, const doubl
     w->cols = group;
     for (uint32_t g = 0; g < group; g++) {
         memcpy(row, k + (size_t)g * dim, dim * sizeof(*row));
-        method_rotate(row, dim);
+        if (!shape->k_rotated)
+            method_rotate(row, dim);
         for (uint32_t d = 0; d < dim; d++)
             w->t[d * group + g] = row[d];
     }
@@ -244,7 +245,8 @@ void method_reconstruct(const struct kvk_shape *shape, const struct method_tile 
             k_row[d] = value_at(&tile->k, d, g, round);
             v_row[d] = value_at(&tile->v, g, d, round);
         }
-        method_rotate(k_row, dim);
+        if (!shape->k_rotated)
+            method_rotate(k_row, dim);
         if (!shape->v_rotated)
             method_rotate(v_row, dim);
     }

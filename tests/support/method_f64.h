@@ -18,7 +18,7 @@ struct method_tile {
     struct method_matrix k, v;
 };
 
-/* k, v: [group][dim], un-rotated (V rotated when shape->v_rotated). */
+/* k, v: [group][dim], un-rotated (K rotated when shape->k_rotated, V when shape->v_rotated). */
 void method_compress(const struct kvk_shape *shape, const double *k, const double *v,
                      struct method_tile *tile);
 
