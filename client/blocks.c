@@ -1,4 +1,4 @@
-/* LOOKUP, DROP, VERIFY, PERSIST, RELEASE, and what all operations on blocks share. */
+/* LOOKUP, DROP, VERIFY, PERSIST, PIN, RESET, RELEASE, and what all operations on blocks share. */
 #include "client/blocks.h"
 
 #include <stdlib.h>
@@ -45,6 +45,8 @@ kvarn_status kvc_blocks_reply(struct kvarn_call *call, const struct kvc_reply *r
     kvc_call_take_result(call, &in.result);
     call->matched = in.matched;
     call->lease = in.lease;
+    call->cursor = in.cursor;
+    call->total = in.total;
     call->device_ns = in.device_ns;
     if (reply->payload_bytes > 0 && call->table_bytes > 0 && in.block_count != call->rows) {
         *why = "a reply with another number of blocks than its request";
@@ -78,8 +80,10 @@ static kvarn_status finish_keys(struct kvarn_call *call, const char **why)
     kvarn_blocks_args *args = call->args;
 
     (void)why;
-    kvc_blocks_results(call, args->all && call->op == KVW_VERIFY ? NULL : args->results);
+    kvc_blocks_results(call, call->rows == 0 ? NULL : args->results);
     args->matched = (size_t)call->matched;
+    args->cursor = call->cursor;
+    args->total = call->total;
     if (call->op == KVW_LOOKUP)
         args->lease = call->lease;
     return KVARN_OK;
@@ -88,10 +92,11 @@ static kvarn_status finish_keys(struct kvarn_call *call, const char **why)
 static kvarn_status plan_keys(struct kvarn_client *client, const char *name, uint8_t op,
                               kvarn_blocks_args *args, struct kvarn_call **call)
 {
-    bool all = op == KVW_VERIFY && args->all;
-    size_t rows = all ? 0 : args->count;
+    bool all = (op == KVW_VERIFY || op == KVW_DROP) && args->all;
+    bool named = !all && op != KVW_RESET;
+    size_t rows = named ? args->count : 0;
 
-    if (!all) {
+    if (named) {
         kvarn_status status = kvc_blocks_check(client, name, args->keys, args->count);
         if (status != KVARN_OK)
             return status;
@@ -101,6 +106,11 @@ static kvarn_status plan_keys(struct kvarn_client *client, const char *name, uin
         .block_count = (uint32_t)rows,
         .lease_ms = op == KVW_LOOKUP ? args->lease_ms : 0,
         .all = all,
+        .unpin = op == KVW_PIN && args->unpin,
+        .limit = all ? args->limit : 0,
+        .cursor = all ? args->cursor : 0,
+        .group = op == KVW_LOOKUP ? args->group : 0,
+        .ranks = op == KVW_LOOKUP ? args->ranks : 0,
     };
     kvarn_status status =
         kvc_blocks_new(client, op, &blocks, 0, rows, KVW_BLOCK_STATUS_BYTES, call);
@@ -132,10 +142,22 @@ static kvarn_status plan_persist(struct kvarn_client *client, void *args, struct
     return plan_keys(client, "persist", KVW_PERSIST, args, call);
 }
 
+static kvarn_status plan_pin(struct kvarn_client *client, void *args, struct kvarn_call **call)
+{
+    return plan_keys(client, "pin", KVW_PIN, args, call);
+}
+
+static kvarn_status plan_reset(struct kvarn_client *client, void *args, struct kvarn_call **call)
+{
+    return plan_keys(client, "reset", KVW_RESET, args, call);
+}
+
 KVC_DEFINE_OPERATION(lookup, kvarn_blocks_args, KVW_LOOKUP, plan_lookup)
 KVC_DEFINE_OPERATION(drop, kvarn_blocks_args, KVW_DROP, plan_drop)
 KVC_DEFINE_OPERATION(verify, kvarn_blocks_args, KVW_VERIFY, plan_verify)
 KVC_DEFINE_OPERATION(persist, kvarn_blocks_args, KVW_PERSIST, plan_persist)
+KVC_DEFINE_OPERATION(pin, kvarn_blocks_args, KVW_PIN, plan_pin)
+KVC_DEFINE_OPERATION(reset, kvarn_blocks_args, KVW_RESET, plan_reset)
 
 /* ---- RELEASE */
 

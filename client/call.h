@@ -78,7 +78,7 @@ struct kvarn_call {
     uint64_t device_ns;
     char text[KVW_TEXT_MAX_BYTES + 1];
     /* What an operation remembers between plan, reply and finish. */
-    uint64_t matched, lease, echo;
+    uint64_t matched, lease, echo, cursor, total;
 
     size_t metadata_bytes, head_bytes, head_room;
     uint8_t head[]; /* header, metadata, request tables; then the reply table */

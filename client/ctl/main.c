@@ -16,6 +16,10 @@ static const struct command commands[] = {
     {"stat", "its metrics, once or every few seconds", ctl_stat},
     {"ls", "the spaces it holds", ctl_ls},
     {"verify", "check every stored block against its digest", ctl_verify},
+    {"pin", "keep a block, or let it go again", ctl_pin},
+    {"flush", "drop what a space holds", ctl_flush},
+    {"reset", "a model's weights changed: nothing of before is found again", ctl_reset},
+    {"events", "what is stored and removed, as it happens", ctl_events},
     {"bench", "throughput and latency of one operation", ctl_bench},
     {"drain", "finish what runs, refuse new work, and end", ctl_drain},
 };

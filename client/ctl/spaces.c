@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SHORT_FINGERPRINT = 6 };
+enum { SHORT_FINGERPRINT = 6, VERIFY_STEP = 8192 };
 
 json_t *ctl_space_row(const kvarn_space_info *space, enum ctl_format format)
 {
@@ -155,16 +156,29 @@ static int verify_space(struct ctl *ctl, const kvarn_space_info *space, bool ask
 {
     kvarn_blocks_args args = KVARN_BLOCKS_INIT;
 
+    kvarn_status status = KVARN_OK, first = KVARN_OK;
+    size_t fine = 0;
+
     args.space = space->space;
     args.all = 1;
-    kvarn_status status = kvarn_verify(ctl->client, &args);
+    args.limit = VERIFY_STEP;
+    do {
+        status = kvarn_verify(ctl->client, &args);
+        first = first == KVARN_OK ? status : first;
+        fine += args.matched;
+        if (isatty(STDERR_FILENO) && args.cursor != 0)
+            fprintf(stderr, "space %llu: %3.0f %%\r", (unsigned long long)space->space,
+                    100.0 * (double)args.cursor / (double)args.total);
+    } while ((status == KVARN_OK || status == KVARN_CORRUPT) && args.cursor != 0);
+    if (status == KVARN_OK)
+        status = first;
     bool skipped = status == KVARN_NOT_FOUND && !asked;
     if (status != KVARN_OK && status != KVARN_CORRUPT && !skipped)
         return ctl_fail(ctl, ctl->client, status);
     if (status == KVARN_CORRUPT)
         ctl_fail(ctl, ctl->client, status);
     json_array_append_new(
-        rows, verify_row(space, args.matched, skipped ? "NOT_YOURS" : kvarn_status_name(status)));
+        rows, verify_row(space, fine, skipped ? "NOT_YOURS" : kvarn_status_name(status)));
     return skipped ? CTL_FINE : ctl_exit_of(status);
 }
 

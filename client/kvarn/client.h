@@ -245,10 +245,12 @@ typedef struct kvarn_block_result {
     uint32_t digest; /* CRC-32C of the block's bytes in canonical order */
 } kvarn_block_result;
 
-/* LOOKUP (matched = longest run from keys[0], with a lease when lease_ms > 0), DROP, VERIFY,
- * PERSIST (a block whose result is OK is synced on the daemon's disk, and stays there until DROP).
- * Of a daemon with a disk a result may be RETRY: the block stands there and is being loaded; ask
- * again.
+/* LOOKUP (matched = longest run from keys[0], with a lease when lease_ms > 0), DROP, VERIFY, PIN (a
+ * block stays, whoever comes and goes, until it is unpinned or dropped), RESET (weights changed:
+ * all spaces of the model in this tenant are STALE from now on, and nothing of them is found again;
+ * open them anew), PERSIST (a block whose result is OK is synced on the daemon's disk, and stays
+ * there until DROP). Of a daemon with a disk a result may be RETRY: the block stands there and is
+ * being loaded; ask again.
  */
 typedef struct kvarn_blocks_args {
     size_t size;
@@ -257,22 +259,71 @@ typedef struct kvarn_blocks_args {
     const kvarn_key *keys; /* [count] */
     size_t count;
     uint32_t lease_ms;           /* LOOKUP: at most 600000 */
-    int all;                     /* VERIFY: every block of the space, keys ignored */
+    int all;                     /* VERIFY, DROP: every block of the space, keys ignored */
     kvarn_block_result *results; /* out [count], may be NULL */
     /* out */
-    size_t matched; /* LOOKUP: the run; DROP, VERIFY, PERSIST: blocks that are fine */
+    size_t
+        matched; /* LOOKUP: the run; DROP, VERIFY, PIN, PERSIST: blocks that are fine; RESET: spaces
+                  */
     uint64_t lease;
+    /* in and out, with all: where the walk goes on, 0 at first and when it is done. DROP goes on in
+     * steps: call it until cursor is 0. VERIFY goes to the end, or as far as limit says. */
+    uint64_t cursor;
+    uint64_t total; /* out, with all: cursor runs towards this */
+    uint32_t limit; /* with all: look at so many places in this call; 0 = as many as one call may */
+    int unpin;      /* PIN: the other way */
+    /* LOOKUP by the ranks of one group, each in the space of its own shard: a number that they
+     * share for this look-up (not 0) and how many they are. All get the same matched, the run that
+     * every shard has, and a lease of their own over it (lease_ms is needed). */
+    uint64_t group;
+    uint32_t ranks;
 } kvarn_blocks_args;
 #define KVARN_BLOCKS_INIT                                                                          \
     {                                                                                              \
-        sizeof(kvarn_blocks_args), 0, 0, NULL, 0, 0, 0, NULL, 0, 0                                 \
+        sizeof(kvarn_blocks_args), 0, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0               \
     }
 KVARN_OPERATION(lookup, kvarn_blocks_args);
 KVARN_OPERATION(drop, kvarn_blocks_args);
 KVARN_OPERATION(verify, kvarn_blocks_args);
 KVARN_OPERATION(persist, kvarn_blocks_args);
+KVARN_OPERATION(pin, kvarn_blocks_args);
+KVARN_OPERATION(reset, kvarn_blocks_args);
 /* Gives args->lease back. */
 KVARN_OPERATION(release, kvarn_blocks_args);
+
+/* What happens to this tenant's blocks, for whoever routes requests to where their prefix is.
+ *
+ * Begin with epoch, from and cursor 0; every answer sets them for the next call. lost: events that
+ * were asked for are not kept any more, or the daemon was started again (all of before is gone):
+ * forget what you know, read a snapshot (with snapshot = 1, until cursor is 0; epoch and from are
+ * left alone), then go on with events. What is applied twice does no harm. */
+typedef enum kvarn_event_type {
+    KVARN_EVENT_STORED = 1,
+    KVARN_EVENT_REMOVED = 2,
+    KVARN_EVENT_CLEARED = 3 /* all of the space: it was reset */
+} kvarn_event_type;
+typedef struct kvarn_event {
+    uint64_t sequence; /* one more than the event before; 0 in a snapshot */
+    uint64_t space;
+    kvarn_key key;
+    kvarn_event_type type;
+    kvarn_block_kind kind;
+} kvarn_event;
+typedef struct kvarn_events_args {
+    size_t size;
+    uint32_t deadline_ms;
+    uint32_t wait_ms;             /* for the first event when there is none yet; at most 10000 */
+    int snapshot;                 /* 1: what is stored now, as if each were just stored */
+    uint64_t epoch, from, cursor; /* in and out */
+    kvarn_event *events;          /* out [capacity] */
+    size_t capacity, count;       /* at most 4096 in one answer; count: out */
+    int lost;                     /* out */
+} kvarn_events_args;
+#define KVARN_EVENTS_INIT                                                                          \
+    {                                                                                              \
+        sizeof(kvarn_events_args), 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0                                 \
+    }
+KVARN_OPERATION(events, kvarn_events_args);
 
 /* Byte strides of K and V rows; channels are contiguous. k and v each point at [layer 0, token 0,
  * head 0]. A stride of 0 is the dense one over the axis inside: head = a row, token = heads * head,

@@ -15,6 +15,7 @@ size_t kvarn_inits(void)
     kvarn_drain_args drain = KVARN_DRAIN_INIT;
     kvarn_space_options space = KVARN_SPACE_OPTIONS_INIT;
     kvarn_blocks_args blocks = KVARN_BLOCKS_INIT;
+    kvarn_events_args events = KVARN_EVENTS_INIT;
     kvarn_compress_args compress = KVARN_COMPRESS_INIT;
     kvarn_decompress_args decompress = KVARN_DECOMPRESS_INIT;
     kvarn_attend_args attend = KVARN_ATTEND_INIT;
@@ -24,7 +25,7 @@ size_t kvarn_inits(void)
 
     return constant.size + connect.size + ping.size + stats.size + list.size + drain.size +
            space.size + blocks.size + compress.size + decompress.size + attend.size + out.size +
-           in.size + seq.size;
+           in.size + seq.size + events.size;
 }
 #ifdef __cplusplus
 }

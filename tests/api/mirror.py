@@ -20,6 +20,7 @@ COVERED = {
     "client/call.c": ["tests/client/test_session.c", "tests/client/test_client.c"],
     "client/compress.c": ["tests/client/test_rows.c", "tests/client/test_client.c", "tests/client/test_arguments.c"],
     "client/control.c": ["tests/client/test_client.c", "tests/client/test_daemon.c"],
+    "client/events.c": ["tests/client/test_daemon.c"],
     "client/export.c": ["tests/client/test_client.c", "tests/client/test_arguments.c"],
     "client/operation.c": ["tests/client/test_client.c", "tests/client/test_arguments.c"],
     "client/sequences.c": ["tests/client/test_client.c", "tests/client/test_rows.c", "tests/client/test_arguments.c"],

@@ -100,6 +100,18 @@ says '^space,model,blocks,fine,result$'
 expect 0 verify
 expect 4 verify --space 5
 
+expect 2 flush
+errors 'space is needed'
+expect 4 flush --space 5
+errors 'no such space'
+expect 4 reset --space 5
+expect 2 pin --space 5
+expect 2 pin --space 5 --key 12
+errors '64 hexadecimal'
+expect 4 pin --space 5 --key "$(printf '%064d' 7)"
+expect 0 events --snapshot
+[ ! -s "$work/out" ] || { echo "FAIL: an empty daemon stores something"; failed=1; }
+
 shape="--layers 2 --kv-heads 2 --q-heads 4 --dim 64 --context 256 --requests 20 --warmup 2"
 for op in ping compress decompress attend lookup import; do
     # shellcheck disable=SC2086
@@ -145,6 +157,22 @@ expect 0 ls -o json
 json "d['spaces'][0]['bytes']==0 and len(d['spaces'][0]['fingerprint'])==64"
 expect 0 verify -o json
 json "d['spaces'][0]['result']=='OK'"
+space=$(python3 -c "import json; print(json.load(open('$work/out'))['spaces'][0]['space'])")
+expect 4 pin --space "$space" --key "$(printf '%064d' 7)"
+errors 'not stored'
+expect 0 flush --space "$space" -o json
+json "d['flush']['dropped']==0"
+"$ctl" -t 10 events -c 4 -o json >"$work/events" 2>&1 & # tells what the bench stores
+following=$!
+sleep 0.3
+# shellcheck disable=SC2086
+expect 0 bench --op compress $shape
+wait $following || { echo "FAIL: events"; cat "$work/events"; failed=1; }
+grep -q '"event":"stored"' "$work/events" || { echo "FAIL: no event"; cat "$work/events"; failed=1; }
+expect 0 reset --space "$space"
+says 'spaces_reset'
+expect 4 flush --space "$space"
+errors 'was reset'
 expect 0 -a spawn: describe
 says 'kvarnd'
 

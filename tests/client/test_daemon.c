@@ -177,6 +177,70 @@ static void blocks_come_back(void **state)
     assert_int_equal(look.matched, BLOCKS);
 }
 
+/* Pin, drop all, events, reset, as a client has them. */
+static void blocks_are_pinned_followed_and_reset(void **state)
+{
+    kvarn_blocks_args args = KVARN_BLOCKS_INIT;
+    kvarn_events_args events = KVARN_EVENTS_INIT;
+    kvarn_event seen[64];
+    size_t removed = 0, dropped = 0, calls = 0;
+
+    (void)state;
+    drop_all();
+    events.events = seen;
+    events.capacity = 64;
+    check(kvarn_events(client, &events), KVARN_OK);
+    assert_true(events.lost && events.epoch != 0);
+    compress(k, v, NULL, stored);
+    check(kvarn_events(client, &events), KVARN_OK);
+    assert_false(events.lost);
+    assert_int_equal(events.count, BLOCKS);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        assert_int_equal(seen[i].type, KVARN_EVENT_STORED);
+        assert_int_equal(seen[i].space, space.space);
+        assert_memory_equal(&seen[i].key, &keys[i], sizeof keys[i]);
+        assert_int_equal(seen[i].kind, stored[i].kind);
+    }
+    args.space = space.space;
+    args.keys = keys;
+    args.count = 1;
+    check(kvarn_pin(client, &args), KVARN_OK);
+    args.all = 1;
+    args.limit = 2;
+    do {
+        check(kvarn_drop(client, &args), KVARN_OK);
+        dropped += args.matched;
+        calls++;
+    } while (args.cursor != 0);
+    assert_int_equal(dropped, BLOCKS - 1);
+    assert_true(calls > 1 && args.total >= BLOCKS);
+    events.capacity = 1;
+    do {
+        check(kvarn_events(client, &events), KVARN_OK);
+        removed += events.count == 1 && seen[0].type == KVARN_EVENT_REMOVED;
+    } while (events.count > 0);
+    assert_int_equal(removed, BLOCKS - 1);
+    events.snapshot = 1;
+    events.capacity = 64;
+    check(kvarn_events(client, &events), KVARN_OK);
+    assert_int_equal(events.count, 1);
+    assert_memory_equal(&seen[0].key, &keys[0], sizeof keys[0]);
+    args.unpin = 1;
+    args.all = 0;
+    check(kvarn_pin(client, &args), KVARN_OK);
+    check(kvarn_reset(client, &args), KVARN_OK);
+    assert_int_equal(args.matched, 1);
+    assert_int_equal(kvarn_lookup(client, &args), KVARN_STALE);
+    check(kvarn_open_space(client, &space), KVARN_OK);
+    events.snapshot = 0;
+    check(kvarn_events(client, &events), KVARN_OK);
+    assert_int_equal(events.count, 1);
+    assert_int_equal(seen[0].type, KVARN_EVENT_CLEARED);
+    events.events = NULL;
+    assert_int_equal(kvarn_events(client, &events), KVARN_INVALID_SHAPE);
+    compress(k, v, NULL, stored); /* for the tests that follow */
+}
+
 /* [layer][token][head][K then V][dim] in one allocation, and V before K far apart. */
 static void strides_give_the_same_records(void **state)
 {
@@ -446,9 +510,13 @@ static void wrong_pointers(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_come_back), cmocka_unit_test(strides_give_the_same_records),
-        cmocka_unit_test(hand_over),        cmocka_unit_test(sequences),
-        cmocka_unit_test(wrong_pointers),   cmocka_unit_test(errors_of_the_daemon), /* spoils k */
+        cmocka_unit_test(blocks_come_back),
+        cmocka_unit_test(strides_give_the_same_records),
+        cmocka_unit_test(blocks_are_pinned_followed_and_reset),
+        cmocka_unit_test(hand_over),
+        cmocka_unit_test(sequences),
+        cmocka_unit_test(wrong_pointers),
+        cmocka_unit_test(errors_of_the_daemon), /* spoils k */
     };
 
     if (argc != 2)
