@@ -1,6 +1,7 @@
 """Caches in memory: what attention sees of a sequence whose complete tiles a method stores."""
 from __future__ import annotations
 
+import math
 from typing import Callable
 
 import numpy as np
@@ -18,7 +19,8 @@ class Cache:
 
     Tiles are aligned to multiples of the method's group.  The sink and the unfinished
     tile stay exact, and so do layers that see a sliding window only: kvarnd stores the
-    layers of `engine.cached_layers()`.  method None: everything stays exact.
+    layers of `engine.cached_layers()`.  method None: everything stays exact.  A method with
+    a `share` below 1 keeps the sink and that share of the complete tiles, the newest.
     """
 
     def __init__(self, engine: Engine, context: int, method=None,
@@ -31,11 +33,27 @@ class Cache:
         self.group = getattr(method, "group", SINK)
         self.sealed_to = SINK
 
+    def _kept(self) -> int:
+        """First tile that is still there: a method may keep only the newest share of them."""
+        tiles = (self.sealed_to - SINK) // self.group
+        gone = tiles - math.ceil(tiles * getattr(self.method, "share", 1))
+        return SINK + gone * self.group
+
+    def _rows(self, layer: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """K and V that the block's queries see, its own rows up to end included."""
+        window, kept = self.engine.window(layer), self._kept()
+        if window:
+            first = max(0, self.used - window + 1)
+            return self.k[layer, :, first:end], self.v[layer, :, first:end]
+        if kept == SINK:
+            return self.k[layer, :, :end], self.v[layer, :, :end]
+        return tuple(np.concatenate([x[layer, :, :SINK], x[layer, :, kept:end]], axis=1)
+                     for x in (self.k, self.v))
+
     def _see(self, layer: int, q: np.ndarray) -> np.ndarray:
         """Attention of the block's queries over all rows up to them."""
-        end, window = self.used + len(q), self.engine.window(layer)
-        first = max(0, self.used - window + 1) if window else 0
-        out = attention(q, self.k[layer, :, first:end], self.v[layer, :, first:end], window)
+        k, v = self._rows(layer, self.used + len(q))
+        out = attention(q, k, v, self.engine.window(layer))
         if self.watch:
             self.watch(layer, q, out)
         return out
