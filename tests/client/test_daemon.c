@@ -228,17 +228,39 @@ static void blocks_are_pinned_followed_and_reset(void **state)
     args.unpin = 1;
     args.all = 0;
     check(kvarn_pin(client, &args), KVARN_OK);
-    check(kvarn_reset(client, &args), KVARN_OK);
-    assert_int_equal(args.matched, 1);
-    assert_int_equal(kvarn_lookup(client, &args), KVARN_STALE);
-    check(kvarn_open_space(client, &space), KVARN_OK);
-    events.snapshot = 0;
-    check(kvarn_events(client, &events), KVARN_OK);
-    assert_int_equal(events.count, 1);
-    assert_int_equal(seen[0].type, KVARN_EVENT_CLEARED);
     events.events = NULL;
     assert_int_equal(kvarn_events(client, &events), KVARN_INVALID_SHAPE);
     compress(k, v, NULL, stored); /* for the tests that follow */
+}
+
+/* The last one: its space is of another epoch than that of any other daemon. */
+static void a_reset_space_is_stale(void **state)
+{
+    kvarn_blocks_args args = KVARN_BLOCKS_INIT;
+    kvarn_events_args events = KVARN_EVENTS_INIT;
+    kvarn_space_options again = space;
+    kvarn_event seen[64];
+
+    (void)state;
+    events.events = seen;
+    events.capacity = 64;
+    check(kvarn_events(client, &events), KVARN_OK); /* from here on */
+    args.space = space.space;
+    args.keys = keys;
+    args.count = 1;
+    check(kvarn_reset(client, &args), KVARN_OK);
+    assert_int_equal(args.matched, 1);
+    assert_int_equal(kvarn_lookup(client, &args), KVARN_STALE);
+    check(kvarn_open_space(client, &again), KVARN_OK);
+    assert_int_not_equal(again.space, space.space);
+    assert_memory_not_equal(again.fingerprint, space.fingerprint, sizeof again.fingerprint);
+    args.space = again.space;
+    assert_int_equal(kvarn_lookup(client, &args), KVARN_OK);
+    assert_int_equal(args.matched, 0);
+    check(kvarn_events(client, &events), KVARN_OK);
+    assert_int_equal(events.count, 1);
+    assert_int_equal(seen[0].type, KVARN_EVENT_CLEARED);
+    assert_int_equal(seen[0].space, space.space);
 }
 
 /* [layer][token][head][K then V][dim] in one allocation, and V before K far apart. */
@@ -517,6 +539,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sequences),
         cmocka_unit_test(wrong_pointers),
         cmocka_unit_test(errors_of_the_daemon), /* spoils k */
+        cmocka_unit_test(a_reset_space_is_stale),
     };
 
     if (argc != 2)
