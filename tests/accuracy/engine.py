@@ -1,4 +1,4 @@
-"""Forward pass of a Llama or Gemma 3 model in blocks of tokens over a cache that a method fills.
+"""Forward pass of a Llama, Qwen2 or Gemma 3 model in blocks of tokens over a cache that a method fills.
 
 One call computes a block for one or more lanes (independent sequences that share the
 weights).  What attention sees is the business of a lane's cache: `Cache` below holds it
@@ -76,8 +76,8 @@ class Engine:
         weights = [self.w.pop(f"blk.{i}.{part}.weight") for part in parts]
         self.w[f"blk.{i}.{name}"] = np.concatenate(weights)
         if f"blk.{i}.{parts[0]}.bias" in self.w:
-            raise ValueError(f"layer {i} has biases, which this engine does not add; "
-                             "use a Llama or Gemma 3 model")
+            biases = [self.w.pop(f"blk.{i}.{part}.bias") for part in parts]
+            self.w[f"blk.{i}.{name}.bias"] = np.concatenate(biases)
 
     def window(self, layer: int) -> int:
         """Tokens that a sliding layer sees, 0 for a layer that sees the whole context."""
@@ -105,8 +105,9 @@ class Engine:
 
     def _attention(self, x: np.ndarray, i: int, lanes: list[Lane]) -> np.ndarray:
         s, (count, steps) = self.shape, x.shape[:2]
-        rows = (x.reshape(count * steps, -1) @ self.w[f"blk.{i}.qkv"].T).reshape(
-            count, steps, s.q_heads + 2 * s.kv_heads, s.dim)
+        rows = x.reshape(count * steps, -1) @ self.w[f"blk.{i}.qkv"].T
+        rows += self.w.get(f"blk.{i}.qkv.bias", np.float32(0))
+        rows = rows.reshape(count, steps, s.q_heads + 2 * s.kv_heads, s.dim)
         out = np.empty((count, steps, s.q_heads * s.dim), np.float32)
         for n, lane in enumerate(lanes):
             q, k, v = np.split(rows[n], (s.q_heads, s.q_heads + s.kv_heads), axis=1)

@@ -25,6 +25,7 @@ from rows import Rows  # noqa: E402
 
 SEED = 1
 FREE_PROMPT = 768
+COST = {"smollm2-135m": 1.0, "gemma3-270m": 1.3, "qwen2.5-coder-1.5b": 8.0}   # a token, about
 BLOCKS = 512                         # of the paper's pseudo-decoding
 
 
@@ -52,7 +53,7 @@ class Job:
     length: int                      # positions
 
     def cost(self, lanes: int) -> float:
-        size = 1.0 if self.model == "smollm2-135m" else 1.3
+        size = COST[self.model]
         extra = 1.0
         if self.regime == "free":    # the methods' own continuations, token by token
             extra += 12 * (self.length - FREE_PROMPT) / self.length
@@ -87,7 +88,7 @@ def plan(args: argparse.Namespace) -> list[Job]:
     if args.smoke:
         return [Job("smollm2-135m", args.texts[0], "decode", 512)]
     lengths = {"smollm2-135m": 8192 if args.full else 4096,
-               "gemma3-270m": 4096 if args.full else 2048}
+               "gemma3-270m": 4096 if args.full else 2048, "qwen2.5-coder-1.5b": 2048}
     jobs = []
     for model in args.models:
         for regime in args.regimes:
@@ -178,7 +179,9 @@ def parse() -> argparse.Namespace:
     size.add_argument("--full", action="store_true", help="longer texts, all regimes on each")
     ap.add_argument("--methods", help="names with commas; default: all with tiles of 128 tokens")
     ap.add_argument("--texts", help=f"default: all of {', '.join(texts.SOURCES)}")
-    ap.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
+    usual = ",".join(name for name, spec in MODELS.items() if spec.by_default)
+    ap.add_argument("--models", default=usual,
+                    help=f"of {', '.join(MODELS)}; default: %(default)s")
     ap.add_argument("--regimes", default=f"decode,static,blocks{BLOCKS},free",
                     help="default: %(default)s")
     ap.add_argument("--tokens", type=int, help="positions of each text")
