@@ -40,7 +40,7 @@ static void run_all(struct kvd_work *work)
     }
     reply.cursor = at < made ? at : 0;
     if (!reply.cursor)
-        kvd_tier_forget(service, work->space);
+        kvd_tier_forget(service, work->space, false);
     reply.result = kvd_work_result(work);
     kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
 }

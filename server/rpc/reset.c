@@ -12,13 +12,55 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
     return kvd_items_begin(work, metadata, 0, KVARN_KEY_BYTES, true);
 }
 
+struct reset {
+    uint64_t matched;
+    uint32_t epoch;
+};
+
+/* With a disk the answer waits until the new epoch stands there. item_count stays 0: the item holds
+ * no block, it is where the disk tier puts the outcome. */
+static void write_down(struct kvd_work *work)
+{
+    const struct reset *state = work->state;
+    struct kvw_blocks_reply reply = {.matched = (uint32_t)state->matched};
+    struct kvd_item *item = &work->items[0];
+    kvarn_status status = KVARN_EXISTS;
+
+    if (item->status == KVD_TODO && item->entry == KVD_NO_ENTRY)
+        status = kvd_tier_epoch(work, state->epoch);
+    if (status == KVARN_EXISTS)
+        item->entry = 0;
+    else if (status != KVARN_RETRY)
+        item->status = (uint32_t)status;
+    if (item->status == KVD_TODO && !work->late && work->request.conn &&
+        kvd_work_wait(work, write_down, true) == KVARN_OK)
+        return;
+    kvd_tier_detach(work);
+    if (item->status != KVARN_OK) {
+        kvd_work_refuse(work, work->late ? KVARN_DEADLINE : KVARN_INTERNAL,
+                        "the model was reset, but that does not stand on disk, so blocks of before "
+                        "may be found again by the next daemon; reset it once more");
+        return;
+    }
+    reply.result = kvd_work_result(work);
+    kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
+}
+
 static void run(struct kvd_work *work)
 {
     struct kvd_service *service = kvd_work_service(work);
-    struct kvw_blocks_reply reply = {.block_count = 0};
+    struct reset *state = kvd_work_memory(work, 1, sizeof *state);
+    uint64_t matched = 0;
     bool before[KVD_SPACES_MAX];
     uint32_t epoch;
 
+    work->items = kvd_work_memory(work, 1, sizeof *work->items);
+    if (!state || !work->items) {
+        kvd_work_refuse(work, KVARN_RETRY, "no memory now");
+        return;
+    }
+    work->state = state;
+    work->items[0] = (struct kvd_item){.status = KVD_TODO, .entry = KVD_NO_ENTRY};
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++)
         before[i] = service->spaces.slots[i].reset;
     if (kvd_space_reset(&service->spaces, work->space, &epoch) != KVARN_OK) {
@@ -35,13 +77,14 @@ static void run(struct kvd_work *work)
         kvd_events_add(&service->events, space->tenant,
                        &(struct kvw_event_row){.space = space->handle, .type = KVW_EVENT_CLEARED});
         kvd_sequences_space_gone(&service->sequences, space);
-        kvd_tier_forget(service, &service->spaces.slots[i]);
-        reply.matched++;
+        kvd_tier_forget(service, &service->spaces.slots[i], true);
+        matched++;
     }
     service->sweep_end = service->blocks.made;
     service->sweep_at = 0;
-    reply.result = kvd_work_result(work);
-    kvd_work_send(work, kvw_blocks_reply_encode(work->meta, sizeof work->meta, &reply));
+    state->matched = matched;
+    state->epoch = epoch;
+    write_down(work);
 }
 
 const struct kvd_operation kvd_operation_reset = {begin, run, false, NULL};

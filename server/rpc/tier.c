@@ -13,6 +13,61 @@ enum { LIMIT_SECONDS = 10, BURST_DIVISOR = 10 };
 
 static char why_text[KVD_DISK_WHY_MAX];
 
+/* ---- epochs */
+
+static uint32_t epoch_before(void *context, uint32_t tenant,
+                             const uint8_t base[KVARN_FINGERPRINT_BYTES])
+{
+    const struct kvd_disk_tier *tier = context;
+    const struct kvd_service_options *options = &tier->service->options;
+
+    return kvd_disk_epochs_of(&tier->disk->epochs, options->tenant_name(options->context, tenant),
+                              base);
+}
+
+static int call_save(void *context)
+{
+    const struct kvd_move *move = context;
+
+    return kvd_disk_epochs_save(&move->tier->disk->epochs, move->tier->dir.fd);
+}
+
+static void saved(struct kvd_move *move, int failed)
+{
+    move->tier->saving = false;
+    if (failed)
+        kvd_log(KVD_LOG_ERROR, "disk_failed", kvd_text("at", "epochs"),
+                kvd_text("error", strerror(failed)));
+    kvd_move_end(move, failed ? KVARN_INTERNAL : KVARN_OK);
+}
+
+kvarn_status kvd_tier_epoch(struct kvd_work *work, uint32_t epoch)
+{
+    struct kvd_disk_tier *tier = kvd_work_service(work)->tier;
+    struct kvd_move *move;
+    const char *tenant;
+
+    if (!tier)
+        return KVARN_OK;
+    if (tier->saving) /* a thread reads the table */
+        return KVARN_RETRY;
+    move = kvd_move_new(tier, KVD_MOVES_SPARE);
+    if (!move)
+        return KVARN_RETRY;
+    tenant =
+        tier->service->options.tenant_name(tier->service->options.context, work->space->tenant);
+    if (!kvd_disk_epochs_set(&tier->disk->epochs, tenant, work->space->base, epoch)) {
+        kvd_move_end(move, KVARN_OK);
+        return KVARN_NO_SPACE;
+    }
+    tier->saving = true;
+    move->owner = work;
+    kvd_move_call(move, call_save, saved);
+    return KVARN_EXISTS;
+}
+
+/* ---- opening */
+
 kvarn_status kvd_tier_open(struct kvd_disk_tier **out, struct kvd_service *service,
                            const char **why)
 {
@@ -49,6 +104,8 @@ kvarn_status kvd_tier_open(struct kvd_disk_tier **out, struct kvd_service *servi
         kvd_tier_close(out);
         return status;
     }
+    service->spaces.epoch_before = epoch_before;
+    service->spaces.epoch_context = tier;
     kvd_log(tier->found.quarantined || tier->found.entries_damaged ? KVD_LOG_WARN : KVD_LOG_INFO,
             "disk_recovered", kvd_text("path", options->disk_path),
             kvd_number("segments", (int64_t)tier->found.segments),

@@ -46,8 +46,11 @@ kvarn_status kvd_tier_persist(struct kvd_work *work, uint32_t item);
 void kvd_tier_detach(struct kvd_work *work);
 /* Off the disk; true when it was there. */
 bool kvd_tier_drop(struct kvd_service *service, struct kvd_space *space, const kvarn_key *key);
-/* All blocks of a space. */
-void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space);
+/* All blocks of a space; shards: and of the model's other shards. */
+void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space, bool shards);
+/* Writes down that the model of the work's space is in this epoch, so that no later daemon finds a
+ * block of before. As persist: OK without a disk; EXISTS: item 0 will be told. */
+kvarn_status kvd_tier_epoch(struct kvd_work *work, uint32_t epoch);
 
 /* Figures for STATS; all zero without a tier. */
 struct kvd_tier_figures {

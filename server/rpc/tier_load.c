@@ -134,13 +134,13 @@ bool kvd_tier_drop(struct kvd_service *service, struct kvd_space *space, const k
     return kvd_tier_cancel(tier, number, key) || record != NULL;
 }
 
-void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space)
+void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space, bool shards)
 {
     struct kvd_disk_tier *tier = service->tier;
     uint32_t number = tier ? kvd_tier_space(tier, space) : KVD_DISK_SPACES_MAX;
 
     if (number == KVD_DISK_SPACES_MAX)
         return;
-    kvd_disk_forget(tier->disk, number);
+    kvd_disk_forget(tier->disk, number, shards);
     (void)kvd_tier_cancel(tier, number, NULL);
 }

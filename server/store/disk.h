@@ -1,10 +1,10 @@
 /* The disk tier's tables: which blocks stand in which slot of which segment file.
  *
  * Files. A folder (0700, locked by one daemon) holds `store` (the store's random number), segment
- * files `seg-NUMBER` (disk_format.h), `quarantine/` and, with encryption, `keys/`. A segment holds
- * blocks of one space and kind, so of one tenant; its slots are used again one by one, so there is
- * nothing to compact. It is made as `seg-NUMBER.tmp` at its full size (a full disk is met there and
- * nowhere else), synced, renamed, and the folder synced.
+ * files `seg-NUMBER` (disk_format.h), `epochs` (disk_epochs.h), `quarantine/` and, with encryption,
+ * `keys/`. A segment holds blocks of one space and kind, so of one tenant; its slots are used again
+ * one by one, so there is nothing to compact. It is made as `seg-NUMBER.tmp` at its full size (a
+ * full disk is met there and nowhere else), synced, renamed, and the folder synced.
  *
  * Publish. A block's bytes are written to a free slot and synced, then its entry is written and
  * synced; only then is it found here and may be acknowledged. A slot is free when its cleared entry
@@ -33,6 +33,7 @@
 #include <kvarn/status.h>
 
 #include "server/core/limits.h"
+#include "server/store/disk_epochs.h"
 #include "server/store/disk_format.h"
 
 enum kvd_disk_state {
@@ -96,6 +97,7 @@ struct kvd_disk {
     struct kvd_disk_record *clear_first, *clear_last;
     uint64_t clock, sequence, number; /* the next ones */
     uint64_t evictions;
+    struct kvd_disk_epochs epochs; /* as they stand in the file, or are being written to it */
 };
 
 /* NULL without memory. */
@@ -129,8 +131,9 @@ void kvd_disk_remove(struct kvd_disk *disk, struct kvd_disk_record *record);
 void kvd_disk_condemn(struct kvd_disk *disk, struct kvd_disk_record *record);
 /* READY: from now on it stays until it is dropped. */
 void kvd_disk_keep(struct kvd_disk_record *record);
-/* Everything of a space. */
-void kvd_disk_forget(struct kvd_disk *disk, uint32_t space);
+/* Everything of a space; shards: of its model's other shards too. Segments that nobody uses go as a
+ * whole. */
+void kvd_disk_forget(struct kvd_disk *disk, uint32_t space, bool shards);
 
 /* The next record whose entry has to be written as it now stands (FREE or BAD); its holder calls
  * cleared once that is synced. NULL: none. */

@@ -14,48 +14,17 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "server/store/disk_file.h"
 
 enum { NAME_ROOM = 32, MODE = 0600, STORE_BYTES = 64 };
 
 static const char store_name[] = "store", lock_name[] = "lock", quarantine_name[] = "quarantine",
-                  keys_name[] = "keys";
+                  keys_name[] = "keys", epochs_name[] = "epochs";
 static const char store_magic[16] = "KVARN-STORE-1";
 
 static void name_of(const struct kvd_disk_segment *segment, const char *end, char out[NAME_ROOM])
 {
     snprintf(out, NAME_ROOM, "seg-%016llx%s", (unsigned long long)segment->header.number, end);
-}
-
-static bool read_all(int fd, uint8_t *bytes, uint64_t count, uint64_t offset)
-{
-    while (count) {
-        ssize_t got = pread(fd, bytes, count, (off_t)offset);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        bytes += got;
-        count -= (uint64_t)got;
-        offset += (uint64_t)got;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const uint8_t *bytes, uint64_t count, uint64_t offset)
-{
-    while (count) {
-        ssize_t got = pwrite(fd, bytes, count, (off_t)offset);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        bytes += got;
-        count -= (uint64_t)got;
-        offset += (uint64_t)got;
-    }
-    return true;
 }
 
 /* ---- the store's number */
@@ -65,7 +34,7 @@ static bool load_store(const struct kvd_disk_dir *dir, struct kvd_disk *disk)
     uint8_t bytes[STORE_BYTES];
     uint32_t checksum;
     int fd = openat(dir->fd, store_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    bool fine = fd >= 0 && read_all(fd, bytes, sizeof bytes, 0);
+    bool fine = fd >= 0 && kvd_disk_read_all(fd, bytes, sizeof bytes, 0);
 
     if (fd >= 0)
         close(fd);
@@ -81,22 +50,12 @@ static int save_store(const struct kvd_disk_dir *dir, const struct kvd_disk *dis
 {
     uint8_t bytes[STORE_BYTES] = {0};
     uint32_t checksum;
-    int fd = openat(dir->fd, "store.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                    MODE),
-        failed;
 
-    if (fd < 0)
-        return errno;
     memcpy(bytes, store_magic, sizeof store_magic);
     memcpy(bytes + sizeof store_magic, disk->store, sizeof disk->store);
     checksum = kvk_digest(0, bytes, STORE_BYTES - 4);
     memcpy(bytes + STORE_BYTES - 4, &checksum, 4);
-    failed = write_all(fd, bytes, sizeof bytes, 0) && fsync(fd) == 0 ? 0 : errno;
-    close(fd);
-    if (!failed &&
-        (renameat(dir->fd, "store.tmp", dir->fd, store_name) != 0 || fsync(dir->fd) != 0))
-        failed = errno;
-    return failed;
+    return kvd_disk_replace(dir->fd, "store.tmp", store_name, bytes, sizeof bytes);
 }
 
 /* ---- recovery */
@@ -133,7 +92,7 @@ static const char *look_at(const struct kvd_disk *disk, const char *name, int fd
 
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode))
         return "it is no file";
-    if (!read_all(fd, page, sizeof page, 0))
+    if (!kvd_disk_read_all(fd, page, sizeof page, 0))
         return "it is cut short";
     wrong = kvd_disk_header_load(header, page);
     if (wrong)
@@ -153,7 +112,7 @@ static bool load_table(struct kvd_disk *disk, struct kvd_disk_segment *segment,
 {
     uint64_t count = (uint64_t)segment->header.slots * KVD_DISK_ENTRY_BYTES;
     uint8_t *table = malloc(count);
-    bool fine = table && read_all(segment->fd, table, count, kvd_disk_entry_offset(0));
+    bool fine = table && kvd_disk_read_all(segment->fd, table, count, kvd_disk_entry_offset(0));
 
     for (uint32_t i = 0; fine && i < segment->header.slots; i++) {
         struct kvd_disk_entry entry;
@@ -206,10 +165,11 @@ static bool is_own(const char *name)
 {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, lock_name) == 0 ||
            strcmp(name, store_name) == 0 || strcmp(name, quarantine_name) == 0 ||
-           strcmp(name, keys_name) == 0;
+           strcmp(name, keys_name) == 0 || strcmp(name, epochs_name) == 0;
 }
 
-static int recover(const struct kvd_disk_dir *dir, struct kvd_disk *disk, bool *known,
+/* current: what is in a segment may be of today; else none of them is one of ours. */
+static int recover(const struct kvd_disk_dir *dir, struct kvd_disk *disk, bool current, bool *known,
                    struct kvd_disk_found *found)
 {
     int copy = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -230,7 +190,7 @@ static int recover(const struct kvd_disk_dir *dir, struct kvd_disk *disk, bool *
             continue;
         if (length > 4 && strcmp(at->d_name + length - 4, ".tmp") == 0)
             (void)unlinkat(dir->fd, at->d_name, 0); /* never got its name */
-        else if (!load_segment(dir, disk, at->d_name, known, found))
+        else if (!current || !load_segment(dir, disk, at->d_name, known, found))
             quarantine(dir, at->d_name, found);
     }
     closedir(list);
@@ -271,7 +231,7 @@ static kvarn_status enter(struct kvd_disk_dir *dir, const char *path, char *why)
 kvarn_status kvd_disk_dir_open(struct kvd_disk_dir *dir, const char *path, struct kvd_disk *disk,
                                struct kvd_disk_found *found, char *why)
 {
-    bool stored, known;
+    bool stored, known, current;
     kvarn_status status;
     int failed;
 
@@ -280,7 +240,10 @@ kvarn_status kvd_disk_dir_open(struct kvd_disk_dir *dir, const char *path, struc
     status = enter(dir, path, why);
     if (status == KVARN_OK) {
         stored = known = load_store(dir, disk);
-        failed = recover(dir, disk, &known, found);
+        current = kvd_disk_epochs_load(&disk->epochs, dir->fd) != KVD_EPOCHS_DAMAGED;
+        if (!current)
+            quarantine(dir, epochs_name, found);
+        failed = recover(dir, disk, current, &known, found);
         if (!known && getrandom(disk->store, sizeof disk->store, 0) != sizeof disk->store)
             failed = EIO;
         if (!failed && !stored)
@@ -319,7 +282,7 @@ static int fill(int fd, const struct kvd_disk_header *header)
     if (failed)
         return failed;
     kvd_disk_header_store(page, header);
-    if (!write_all(fd, page, sizeof page, 0) || fsync(fd) != 0)
+    if (!kvd_disk_write_all(fd, page, sizeof page, 0) || fsync(fd) != 0)
         return errno ? errno : EIO;
     return 0;
 }

@@ -219,6 +219,12 @@ static const struct kvd_epoch *epoch_of(const struct kvd_spaces *spaces, uint32_
     return NULL;
 }
 
+static uint32_t epoch_before(const struct kvd_spaces *spaces, uint32_t tenant,
+                             const uint8_t base[KVARN_FINGERPRINT_BYTES])
+{
+    return spaces->epoch_before ? spaces->epoch_before(spaces->epoch_context, tenant, base) : 0;
+}
+
 static kvarn_status make_fingerprint(const struct kvd_spaces *spaces, struct kvd_space *space,
                                      const struct kvw_open_space *in)
 {
@@ -244,7 +250,8 @@ static kvarn_status make_fingerprint(const struct kvd_spaces *spaces, struct kvd
 
     if (status != KVARN_OK)
         return status;
-    space->epoch = input.epoch = epoch ? epoch->epoch : 0;
+    space->epoch = input.epoch =
+        epoch ? epoch->epoch : epoch_before(spaces, space->tenant, space->base);
     return kvw_fingerprint(space->fingerprint, &input);
 }
 
@@ -410,7 +417,7 @@ kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *
     if (!at) {
         at = &spaces->epochs[spaces->epoch_count++];
         at->tenant = space->tenant;
-        at->epoch = 0;
+        at->epoch = epoch_before(spaces, space->tenant, space->base);
         memcpy(at->base, space->base, sizeof at->base);
     }
     *epoch = ++at->epoch;

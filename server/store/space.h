@@ -73,6 +73,10 @@ struct kvd_spaces {
     uint32_t generation;
     struct kvd_epoch epochs[KVD_EPOCHS_MAX]; /* of models that were reset */
     uint32_t epoch_count;
+    /* of a model that this daemon did not reset, but one before it may have; NULL: 0 */
+    uint32_t (*epoch_before)(void *context, uint32_t tenant,
+                             const uint8_t base[KVARN_FINGERPRINT_BYTES]);
+    void *epoch_context;
 };
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],

@@ -59,6 +59,8 @@ COVERED = {
     "server/rpc/persist.c": ["tests/server/test_tier.c"],
     "server/rpc/tier_*.c": ["tests/server/test_tier.c"],
     "server/store/disk_index.c": ["tests/server/test_disk.c"],
+    "server/store/disk_room.c": ["tests/server/test_disk.c"],
+    "server/store/disk_file.c": ["tests/server/test_disk_dir.c", "tests/server/test_disk_epochs.c"],
     "server/rpc/lookup.c": ["tests/server/test_rpc_blocks.c"],
     "server/rpc/seq_*.c": ["tests/server/test_rpc_sequences.c", "tests/server/test_turns.c"],
     "server/rpc/drain.c": ["tests/server/test_service.c"],

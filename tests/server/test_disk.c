@@ -221,7 +221,7 @@ static void tenants_do_not_take_each_others_room(void **state)
     assert_true(m.disk->count > 50);
     claim(&m, 1, 0);
     assert_null(m.known[1][0].record);
-    kvd_disk_forget(m.disk, m.spaces[0]);
+    kvd_disk_forget(m.disk, m.spaces[0], false);
     assert_int_equal(m.disk->count, 0);
     serve(&m, NULL);
     claim(&m, 1, 0);

@@ -333,6 +333,19 @@ static void a_lost_store_file_loses_no_block(void **state)
     assert_true(there(f, 1) && there(f, 2));
 }
 
+/* Without the epochs nobody knows which blocks are of before a RESET. */
+static void damaged_epochs_take_the_segments_along(void **state)
+{
+    struct fixture *f = *state;
+
+    put(f, 1, false);
+    touch(f, "epochs", "torn");
+    assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
+    assert_false(there(f, 1));
+    assert_int_equal(f->found.quarantined, 2);
+    assert_int_equal(folder_count(f->folder, "epochs"), 0);
+}
+
 /* ---- what is refused, and names that go */
 
 static void a_second_daemon_is_refused(void **state)
@@ -394,6 +407,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(foreign_files, setup, teardown),
         cmocka_unit_test_setup_teardown(quarantine_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_lost_store_file_loses_no_block, setup, teardown),
+        cmocka_unit_test_setup_teardown(damaged_epochs_take_the_segments_along, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_daemon_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(an_open_folder_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_dropped_segment_has_no_file, setup, teardown),

@@ -228,6 +228,48 @@ static void a_dropped_block_stays_away(void **state)
     stop(f);
 }
 
+/* RESET holds beyond the daemon: neither it nor the next ones find a block of before, also of a
+ * shard that nobody had opened; what was stored after it comes back. */
+static void a_reset_outlives_the_daemon(void **state)
+{
+    struct fixture *f = *state;
+    struct kvw_open_space options = rig_space_options();
+    struct rig_space whole;
+
+    start(f);
+    compress(f, 0, 2);
+    rig_free(blocks(f, KVW_PERSIST, 0, 2));
+    whole = f->space;
+    options.layer_count = 1;
+    f->space = rig_open_space(&f->rig, &options);
+    compress(f, 2, 1);
+    rig_free(blocks(f, KVW_PERSIST, 2, 1));
+    f->space = whole;
+    for (int round = 0; round < 3; round++) {
+        struct kvw_blocks args;
+        struct rig_call *call;
+
+        restart(f); /* the shard is not opened */
+        args = (struct kvw_blocks){.space = f->space.handle};
+        call = rig_blocks_start(&f->rig, KVW_RESET, &args, NULL, 0, NULL, 0);
+        assert_false(call->replied); /* it waits until that stands on disk */
+        rig_disk_settle(&f->rig);
+        assert_true(call->replied);
+        assert_int_equal(call->status, KVARN_OK);
+        f->space = rig_open_space(&f->rig, NULL);
+        assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND);
+        assert_int_equal(rig_metric(&f->rig, "kvarn_disk_blocks"), 0);
+        compress(f, 0, 1);
+        rig_free(blocks(f, KVW_PERSIST, 0, 1));
+        restart(f);
+        expect_back(f, 0, 1);
+        assert_int_equal(status_of(f, KVW_LOOKUP, 1), KVARN_NOT_FOUND);
+        f->space = rig_open_space(&f->rig, &options);
+        assert_int_equal(status_of(f, KVW_LOOKUP, 2), KVARN_NOT_FOUND);
+    }
+    stop(f);
+}
+
 static void without_a_disk_persist_is_refused(void **state)
 {
     struct rig rig;
@@ -389,6 +431,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(threads_do_the_same, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_else_finds_them, setup, teardown),
         cmocka_unit_test_setup_teardown(a_dropped_block_stays_away, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_reset_outlives_the_daemon, setup, teardown),
         cmocka_unit_test(without_a_disk_persist_is_refused),
         cmocka_unit_test_setup_teardown(a_key_on_disk_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(a_flipped_bit_is_a_missing_block, setup, teardown),
