@@ -17,6 +17,8 @@ enum {
     KVD_SEQUENCES_BYTES_MAX = 128 << 20,
     KVD_LEASES_MAX = 65536, /* per daemon */
     KVD_OWNER_LISTS = 1024, /* of sequences and of leases, by connection: one each, or nearly so */
+    KVD_AGREEMENTS_MAX = 1024,       /* look-ups of groups whose ranks have not all asked */
+    KVD_RANKS_MAX = 64,              /* of a group */
     KVD_LEASE_MAX_MS = 600000,       /* longest lease a client may ask for */
     KVD_LEASED_BLOCKS_MAX = 1 << 20, /* of all leases together: 8 MiB of pointers */
     KVD_LAYERS_MAX = 1024,           /* of a shard */

@@ -1,4 +1,5 @@
-/* LOOKUP: which keys are stored, and a lease on the longest run of them. */
+/* LOOKUP: which keys are stored, and a lease on the longest run of them. For a rank of a group the
+ * run is that of the whole group (agree.h). */
 #include "server/rpc/items.h"
 #include "server/rpc/work.h"
 
@@ -6,6 +7,15 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 {
     kvarn_status status = kvd_items_begin(work, metadata, 0, KVARN_KEY_BYTES, true);
 
+    const struct kvw_blocks *args = &work->args.blocks;
+
+    if (status == KVARN_OK && args->group &&
+        (!args->lease_ms || args->ranks < 1 || args->ranks > KVD_RANKS_MAX))
+        return kvd_work_fail(
+            work, KVARN_INVALID_SHAPE,
+            "group %llu: lease_ms = %u, ranks = %u; a group has 1 to %d ranks, and "
+            "its blocks are held for some time",
+            (unsigned long long)args->group, args->lease_ms, args->ranks, KVD_RANKS_MAX);
     if (status == KVARN_OK)
         kvd_work_need(work, (uint64_t)work->args.blocks.block_count * KVW_BLOCK_STATUS_BYTES);
     return status;
@@ -39,6 +49,40 @@ static kvarn_status lease(struct kvd_work *work, struct kvw_blocks_reply *reply,
     return KVARN_OK;
 }
 
+static kvarn_status agree(struct kvd_work *work, struct kvw_blocks_reply *reply)
+{
+    struct kvd_service *service = kvd_work_service(work);
+    const struct kvw_blocks *args = &work->args.blocks;
+    uint32_t ms = args->lease_ms < KVD_LEASE_MAX_MS ? args->lease_ms : (uint32_t)KVD_LEASE_MAX_MS;
+    const struct kvd_agree_question question = {
+        .space = work->space,
+        .conn = work->request.conn_id,
+        .group = args->group,
+        .expires_ns = kvd_service_now(service) + (uint64_t)ms * 1000000u,
+        .keys = work->request.payload,
+        .count = args->block_count,
+        .ranks = args->ranks,
+        .room = kvd_work_memory(work, args->block_count, sizeof(struct kvd_block *))};
+    kvarn_status status;
+
+    if (!question.room)
+        return kvd_work_fail(work, KVARN_RETRY, "no memory for a table of %u blocks now",
+                             args->block_count);
+    status = kvd_agree(&service->agreements, &service->spaces, &service->blocks, &service->leases,
+                       &question, &reply->matched, &reply->lease);
+    if (status != KVARN_OK)
+        return kvd_work_fail(work, status, "group %llu: %s", (unsigned long long)args->group,
+                             status == KVARN_INVALID_SHAPE
+                                 ? "its other ranks asked for other keys, or are other shards; "
+                                   "give every look-up a number of its own"
+                             : status == KVARN_STALE         ? "this rank has had its answer"
+                             : status == KVARN_LEASE_EXPIRED ? "what was held for this rank ran out"
+                                                             : kvarn_status_text(status));
+    reply->lease_ms = reply->lease ? ms : 0;
+    work->lease = reply->lease;
+    return KVARN_OK;
+}
+
 static void run(struct kvd_work *work)
 {
     uint32_t count = work->args.blocks.block_count;
@@ -60,7 +104,12 @@ static void run(struct kvd_work *work)
 
         kvw_block_status_store(work->reply_table + (size_t)i * KVW_BLOCK_STATUS_BYTES, &row);
     }
-    if (work->args.blocks.lease_ms && reply.matched && lease(work, &reply, reply.matched)) {
+    if (work->args.blocks.group && agree(work, &reply)) {
+        kvd_work_refuse_kept(work);
+        return;
+    }
+    if (!work->args.blocks.group && work->args.blocks.lease_ms && reply.matched &&
+        lease(work, &reply, reply.matched)) {
         kvd_work_refuse_kept(work);
         return;
     }

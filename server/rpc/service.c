@@ -207,6 +207,7 @@ void kvd_service_close(struct kvd_service **out)
         kvd_sequences_close(&service->sequences);
     if (service->leases.slots)
         kvd_leases_close(&service->leases);
+    kvd_agreements_free(&service->agreements);
     kvd_spaces_free(&service->spaces);
     kvd_blocks_free(&service->blocks);
     kvd_evict_free(&service->evict);
@@ -227,6 +228,7 @@ void kvd_service_tick(struct kvd_service *service)
     uint64_t now = kvd_service_now(service);
 
     kvd_leases_expire(&service->leases, now);
+    kvd_agreements_expire(&service->agreements, now);
     kvd_tier_tick(service->tier);
     for (uint32_t i = 0; i < service->device_count; i++) {
         kvd_pool_trim(service->devices[i].pool, KVD_POOL_LINGER_TICKS);
@@ -245,6 +247,7 @@ void kvd_service_tick(struct kvd_service *service)
 void kvd_service_conn_gone(struct kvd_service *service, uint64_t conn_id)
 {
     kvd_leases_conn_gone(&service->leases, conn_id);
+    kvd_agreements_conn_gone(&service->agreements, conn_id);
     kvd_sequences_conn_gone(&service->sequences, conn_id);
     for (struct kvd_work *work = service->waiting, *next; work; work = next) {
         next = work->waiting_next;

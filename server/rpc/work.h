@@ -26,6 +26,7 @@
 #include "server/rpc/recheck.h"
 #include "server/rpc/request.h"
 #include "server/rpc/service.h"
+#include "server/store/agree.h"
 #include "server/store/block.h"
 #include "server/store/counts.h"
 #include "server/store/events.h"
@@ -163,6 +164,7 @@ struct kvd_service {
     struct kvd_spaces spaces;
     struct kvd_blocks blocks;
     struct kvd_leases leases;
+    struct kvd_agreements agreements;
     struct kvd_sequences sequences;
     struct kvd_disk_tier *tier; /* NULL: none */
 

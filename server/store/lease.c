@@ -180,21 +180,45 @@ kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint32_t te
     return KVARN_OK;
 }
 
-kvarn_status kvd_lease_release(struct kvd_leases *leases, uint64_t conn, uint64_t handle)
+/* OK: *slot holds the lease. */
+static kvarn_status find(const struct kvd_leases *leases, uint64_t conn, uint64_t handle,
+                         uint32_t *slot)
 {
-    uint32_t slot = (uint32_t)handle - 1;
-    struct kvd_lease *lease;
+    const struct kvd_lease *lease;
 
-    if (slot >= leases->high)
+    *slot = (uint32_t)handle - 1;
+    if (*slot >= leases->high)
         return KVARN_NOT_FOUND;
-    lease = &leases->slots[slot];
+    lease = &leases->slots[*slot];
     if (lease->conn != conn || (handle >> 32) > (lease->handle >> 32))
         return KVARN_NOT_FOUND;
     if (lease->handle != handle)
         return KVARN_STALE;
     if (!lease->blocks)
         return lease->expired ? KVARN_LEASE_EXPIRED : KVARN_STALE;
-    end(leases, slot, false);
+    return KVARN_OK;
+}
+
+kvarn_status kvd_lease_release(struct kvd_leases *leases, uint64_t conn, uint64_t handle)
+{
+    uint32_t slot;
+    kvarn_status status = find(leases, conn, handle, &slot);
+
+    if (status == KVARN_OK)
+        end(leases, slot, false);
+    return status;
+}
+
+kvarn_status kvd_lease_move(struct kvd_leases *leases, uint64_t conn, uint64_t handle, uint64_t to)
+{
+    uint32_t slot;
+    kvarn_status status = find(leases, conn, handle, &slot);
+
+    if (status != KVARN_OK)
+        return status;
+    disown(leases, &leases->slots[slot]);
+    leases->slots[slot].conn = to;
+    own(leases, slot);
     return KVARN_OK;
 }
 

@@ -51,6 +51,8 @@ kvarn_status kvd_lease_new(struct kvd_leases *leases, uint64_t conn, uint32_t te
                            uint64_t *handle);
 /* NOT_FOUND, STALE (released before), LEASE_EXPIRED. */
 kvarn_status kvd_lease_release(struct kvd_leases *leases, uint64_t conn, uint64_t handle);
+/* Gives it to another connection. As release when it is not there. */
+kvarn_status kvd_lease_move(struct kvd_leases *leases, uint64_t conn, uint64_t handle, uint64_t to);
 void kvd_leases_expire(struct kvd_leases *leases, uint64_t now_ns);
 void kvd_leases_conn_gone(struct kvd_leases *leases, uint64_t conn);
 
