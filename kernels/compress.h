@@ -12,6 +12,7 @@
 #define KVK_COMPRESS_H
 
 #include "kernels/kernels.h"
+#include "kernels/tight.h"
 #include "kernels/tile.h"
 
 #define KVK_FMA(a, b, c) __builtin_fmaf(a, b, c)
@@ -67,10 +68,19 @@ struct kvk_side {
     size_t stride;
     uint32_t rows, cols; /* of T */
     uint32_t bits;
-    int rotate;                           /* rows arrive un-rotated */
-    int transposed;                       /* T holds tokens as columns: K */
+    int rotate;        /* rows arrive un-rotated */
+    int transposed;    /* T holds tokens as columns: K */
+    int tight;         /* codes are clamped, column scales corrected */
+    float share, rest; /* of a row's range: what the codes span, and half of what they do not */
     uint8_t *codes, *step, *zero, *other; /* in the record: codes, (a,z,u) or (b,y,w) */
 };
+
+static inline void kvk_side_range(struct kvk_side *side, uint8_t range)
+{
+    side->tight = range == KVARN_RANGE_TIGHT;
+    side->share = side->tight ? kvk_tight_share(!side->transposed, side->bits) : 1.0f;
+    side->rest = 0.5f * (1.0f - side->share);
+}
 
 static inline void kvk_sides_of(const struct kvk_compress *op, struct kvk_side *k,
                                 struct kvk_side *v)
@@ -107,6 +117,8 @@ static inline void kvk_sides_of(const struct kvk_compress *op, struct kvk_side *
         .zero = record + at.v_zero,
         .other = record + at.v_channel,
     };
+    kvk_side_range(k, shape->range);
+    kvk_side_range(v, shape->range);
 }
 
 #endif

@@ -2,12 +2,13 @@
  * normalisation, rounding.
  *
  * A template: compress_avx2.c and compress_avx512.c define the vectors (vec*.h, simd_*.h),
- * load_row() and pack_codes(), include this file, which defines KVK_COMPRESS_ENTRY, and then define
- * measure_means(). Steps have the names of compress_ref.c. Rows go in blocks of VW, whose
- * statistics end in one register; 16 lanes are SETS registers. The fp32 matrix (64 KiB at 128 x
- * 128) stays in the second-level cache; an iteration reads it twice. */
+ * load_row() and pack_codes(), include this file (and compress_codes.h with it), which defines
+ * KVK_COMPRESS_ENTRY, and then define measure_means(). Steps have the names of compress_ref.c. Rows
+ * go in blocks of VW, whose statistics end in one register; 16 lanes are SETS registers. The fp32
+ * matrix (64 KiB at 128 x 128) stays in the second-level cache; an iteration reads it twice. */
 #include <string.h>
 
+#include "kernels/compress_codes.h"
 #include "kernels/fwht.h"
 #include "kernels/variants.h"
 
@@ -290,56 +291,6 @@ static void balance(struct kvk_balance *b, const struct kvk_shape *shape, const 
     }
 }
 
-KVK_INLINE void quantise_row(uint8_t *codes, const float *t, const float *w, float low,
-                             float inverse, uint32_t cols, uint32_t bits)
-{
-    const vf lo = v_set(low), inv = v_set(inverse), magic = v_set(KVK_ROUND_MAGIC);
-
-    for (uint32_t c = 0; c < cols; c += 4 * VW) {
-        vf code[4];
-
-        KVK_UNROLL
-        for (size_t i = 0; i < 4; i++) {
-            vf x = v_mul(v_load(t + c + VW * i), v_load(w + c + VW * i));
-
-            code[i] = v_fma(v_sub(x, lo), inv, magic);
-        }
-        pack_codes(codes + c * bits / 8, code, bits);
-    }
-}
-
-/* Step, zero and codes of VW rows. */
-KVK_INLINE void quantise_block(const struct kvk_balance *b, const struct kvk_side *side,
-                               const float *t, uint32_t r, uint32_t bits)
-{
-    _Alignas(64) float low[VW], inverse[VW];
-    vf lo[VW], hi[VW], least, most, step, gain = v_set(b->gain);
-    uint32_t cols = side->cols;
-
-    for (uint32_t i = 0; i < VW; i++) {
-        const float *row = t + (size_t)i * cols;
-
-        lo[i] = hi[i] = v_mul(v_load(row), v_load(b->best_w));
-        for (uint32_t c = VW; c < cols; c += VW) {
-            vf x = v_mul(v_load(row + c), v_load(b->best_w + c));
-
-            lo[i] = v_min(lo[i], x);
-            hi[i] = v_max(hi[i], x);
-        }
-    }
-    KVK_FOLD(least, lo, v_min);
-    KVK_FOLD(most, hi, v_max);
-    step = v_div(v_sub(most, least), v_set(bits == 2 ? 3.0f : 15.0f));
-    step = v_max(step, v_mul(v_set(KVK_STEP_FLOOR), v_load(b->best_sr + r)));
-    v_store_vector(side->step + 2 * (size_t)r, v_mul(step, gain));
-    v_store_vector(side->zero + 2 * (size_t)r, v_mul(least, gain));
-    v_store(low, least);
-    v_store(inverse, v_div(v_set(1.0f), step));
-    for (uint32_t i = 0; i < VW; i++)
-        quantise_row(side->codes + (size_t)(r + i) * cols * bits / 8, t + (size_t)i * cols,
-                     b->best_w, low[i], inverse[i], cols, bits);
-}
-
 static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side *side)
 {
     struct kvk_compress_scratch *s = op->scratch;
@@ -348,14 +299,7 @@ static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side
     if (status != KVARN_OK)
         return status;
     balance(&s->balance, &op->shape, s->matrix, side->rows, side->cols);
-    for (uint32_t r = 0; r < side->rows; r += VW) {
-        const float *t = s->matrix + (size_t)r * side->cols;
-
-        if (side->bits == 2)
-            quantise_block(&s->balance, side, t, r, 2);
-        else
-            quantise_block(&s->balance, side, t, r, 4);
-    }
+    quantise(&s->balance, side, s->matrix);
     for (uint32_t c = 0; c < side->cols; c += VW)
         v_store_vector(side->other + 2 * (size_t)c, v_load(s->balance.best_sc + c));
     return KVARN_OK;

@@ -277,7 +277,7 @@ static void quantise_row(const struct kvk_balance *b, const struct kvk_side *sid
 {
     uint32_t per_byte = 8 / side->bits, qmax = (1u << side->bits) - 1;
     uint8_t *codes = side->codes + (size_t)r * side->cols / per_byte;
-    float low = t[0] * b->best_w[0], high = low, step, floor, inverse;
+    float low = t[0] * b->best_w[0], high = low, span, step, floor, inverse;
 
     for (uint32_t c = 1; c < side->cols; c++) {
         float x = t[c] * b->best_w[c];
@@ -285,7 +285,9 @@ static void quantise_row(const struct kvk_balance *b, const struct kvk_side *sid
         low = x < low ? x : low;
         high = x > high ? x : high;
     }
-    step = (high - low) / (float)qmax;
+    span = high - low;
+    low = KVK_FMA(side->rest, span, low);
+    step = side->share * span / (float)qmax;
     floor = KVK_STEP_FLOOR * b->best_sr[r];
     step = step > floor ? step : floor;
     inverse = 1.0f / step;
@@ -297,11 +299,69 @@ static void quantise_row(const struct kvk_balance *b, const struct kvk_side *sid
         for (uint32_t i = 0; i < per_byte; i++) {
             float x = t[c + i] * b->best_w[c + i] - low;
 
-            /* x lies in 0 .. qmax * step (1 + 2^-22): no clipping needed */
-            byte |= (kvk_f32_bits(KVK_FMA(x, inverse, KVK_ROUND_MAGIC)) & qmax) << (i * side->bits);
+            /* with the whole range x lies in 0 .. qmax * step (1 + 2^-22) and nothing is clipped */
+            x = clip(KVK_FMA(x, inverse, KVK_ROUND_MAGIC), KVK_ROUND_MAGIC,
+                     KVK_ROUND_MAGIC + (float)qmax);
+            byte |= (kvk_f32_bits(x) & qmax) << (i * side->bits);
         }
         codes[c / per_byte] = (uint8_t)byte;
     }
+}
+
+/* Of every column: T * T, and what a reader will see without the column's scale, P, times itself
+ * (K) or times T (V). Within blocks of KVK_LANES rows, then over the blocks. */
+struct sums {
+    float kept[KVK_MAX_SIDE], seen[KVK_MAX_SIDE];
+    float block_kept[KVK_MAX_SIDE], block_seen[KVK_MAX_SIDE];
+};
+
+static void compare_row(struct sums *s, const struct kvk_side *side, const float *t, uint32_t r)
+{
+    uint32_t per_byte = 8 / side->bits, qmax = (1u << side->bits) - 1;
+    const uint8_t *codes = side->codes + (size_t)r * side->cols / per_byte;
+    float step = kvk_f16_to_f32(kvk_u16_load(side->step + 2 * (size_t)r));
+    float zero = kvk_f16_to_f32(kvk_u16_load(side->zero + 2 * (size_t)r));
+
+    if (r % KVK_LANES == 0) {
+        memset(s->block_kept, 0, sizeof s->block_kept);
+        memset(s->block_seen, 0, sizeof s->block_seen);
+    }
+    for (uint32_t c = 0; c < side->cols; c++) {
+        uint32_t code = (uint32_t)codes[c / per_byte] >> (c % per_byte * side->bits) & qmax;
+        float p = KVK_FMA((float)(int)code, step, zero);
+
+        s->block_kept[c] = KVK_FMA(t[c], t[c], s->block_kept[c]);
+        s->block_seen[c] = KVK_FMA(side->transposed ? p : t[c], p, s->block_seen[c]);
+    }
+    if (r % KVK_LANES == KVK_LANES - 1) {
+        for (uint32_t c = 0; c < side->cols; c++) {
+            s->kept[c] += s->block_kept[c];
+            s->seen[c] += s->block_seen[c];
+        }
+    }
+}
+
+/* The scale with which the column keeps its norm (K), or its product with itself (V). */
+static float corrected(const struct kvk_side *side, float scale, float kept, float seen)
+{
+    float x;
+
+    if (kept < KVK_TIGHT_LEAST || seen < KVK_TIGHT_LEAST)
+        return scale;
+    x = kept / seen;
+    if (side->transposed)
+        x = __builtin_sqrtf(x);
+    return clip(x, KVK_TIGHT_LOW * scale, KVK_TIGHT_HIGH * scale);
+}
+
+static void correct_columns(struct kvk_balance *b, const struct kvk_side *side, const float *t)
+{
+    struct sums s = {0};
+
+    for (uint32_t r = 0; r < side->rows; r++)
+        compare_row(&s, side, t + (size_t)r * side->cols, r);
+    for (uint32_t c = 0; c < side->cols; c++)
+        b->best_sc[c] = corrected(side, b->best_sc[c], s.kept[c], s.seen[c]);
 }
 
 static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side *side)
@@ -314,6 +374,8 @@ static kvarn_status compress_side(struct kvk_compress *op, const struct kvk_side
     balance(&s->balance, &op->shape, s->matrix, side->rows, side->cols);
     for (uint32_t r = 0; r < side->rows; r++)
         quantise_row(&s->balance, side, s->matrix + (size_t)r * side->cols, r);
+    if (side->tight)
+        correct_columns(&s->balance, side, s->matrix);
     for (uint32_t c = 0; c < side->cols; c++)
         store_f16(side->other + 2 * (size_t)c, s->balance.best_sc[c]);
     return KVARN_OK;

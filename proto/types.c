@@ -11,14 +11,30 @@
     {                                                                                              \
         name, k, v, g, KVARN_BALANCE_SCALE_FREE, KVARN_RANGE_MINMAX                                \
     }
+#define TIGHT(name, k, v, g)                                                                       \
+    {                                                                                              \
+        name, k, v, g, KVARN_BALANCE_SCALE_FREE, KVARN_RANGE_TIGHT                                 \
+    }
 
 static const kvarn_preset presets[] = {
-    PUBLIC("kvarn_k2v2_g128", 2, 2, 128),         PUBLIC("kvarn_k4v2_g128", 4, 2, 128),
-    PUBLIC("kvarn_k4v4_g128", 4, 4, 128),         PUBLIC("kvarn_k2v2_g64", 2, 2, 64),
-    PUBLIC("kvarn_k4v2_g64", 4, 2, 64),           PUBLIC("kvarn_k4v4_g64", 4, 4, 64),
-    SCALE_FREE("scalefree_k2v2_g128", 2, 2, 128), SCALE_FREE("scalefree_k4v2_g128", 4, 2, 128),
-    SCALE_FREE("scalefree_k4v4_g128", 4, 4, 128), SCALE_FREE("scalefree_k2v2_g64", 2, 2, 64),
-    SCALE_FREE("scalefree_k4v2_g64", 4, 2, 64),   SCALE_FREE("scalefree_k4v4_g64", 4, 4, 64),
+    PUBLIC("kvarn_k2v2_g128", 2, 2, 128),
+    PUBLIC("kvarn_k4v2_g128", 4, 2, 128),
+    PUBLIC("kvarn_k4v4_g128", 4, 4, 128),
+    PUBLIC("kvarn_k2v2_g64", 2, 2, 64),
+    PUBLIC("kvarn_k4v2_g64", 4, 2, 64),
+    PUBLIC("kvarn_k4v4_g64", 4, 4, 64),
+    SCALE_FREE("scalefree_k2v2_g128", 2, 2, 128),
+    SCALE_FREE("scalefree_k4v2_g128", 4, 2, 128),
+    SCALE_FREE("scalefree_k4v4_g128", 4, 4, 128),
+    SCALE_FREE("scalefree_k2v2_g64", 2, 2, 64),
+    SCALE_FREE("scalefree_k4v2_g64", 4, 2, 64),
+    SCALE_FREE("scalefree_k4v4_g64", 4, 4, 64),
+    TIGHT("tight_k2v2_g128", 2, 2, 128),
+    TIGHT("tight_k4v2_g128", 4, 2, 128),
+    TIGHT("tight_k4v4_g128", 4, 4, 128),
+    TIGHT("tight_k2v2_g64", 2, 2, 64),
+    TIGHT("tight_k4v2_g64", 4, 2, 64),
+    TIGHT("tight_k4v4_g64", 4, 4, 64),
 };
 
 const kvarn_preset *kvarn_preset_at(size_t index)

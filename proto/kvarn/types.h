@@ -44,7 +44,7 @@ typedef enum kvarn_block_kind {
 
 /* A preset: everything about the format that has a name of its own. */
 typedef struct kvarn_preset {
-    const char *name; /* "kvarn_k2v2_g128", "scalefree_k2v2_g128", ...; static string */
+    const char *name; /* "kvarn_k2v2_g128", "tight_k2v2_g128", ...; static string */
     uint8_t bits_k;   /* 2 or 4 */
     uint8_t bits_v;   /* 2 or 4 */
     uint16_t group;   /* tokens per tile: 64 or 128 */

@@ -250,17 +250,20 @@ static void constant_and_zero_tiles(void **state)
         struct tile_plan plan = tile_plan_random(&rng);
         uint64_t seed = rng_next(&rng);
         size_t count = (size_t)plan.shape.dim * plan.shape.group;
-        double limit = 2e-3;
+        double limit = 2e-3, limit_k, limit_v;
         struct tile_case *c;
         struct tile_run run;
 
         plan.kind = kinds[turn % 3];
         if (plan.kind == TILE_ONE) /* one loud element among zeros: coded, not exact */
             limit = 0.5;
+        /* METHOD.md, section 10: the tight range lifts the zeros of such a row by 0.15 of it */
+        limit_k = plan.shape.range == KVARN_RANGE_TIGHT && plan.shape.bits_k == 2 ? 2.5 : limit;
+        limit_v = plan.shape.range == KVARN_RANGE_TIGHT && plan.shape.bits_v == 2 ? 2.5 : limit;
         c = tile_case_make(&plan, seed);
         tile_run_make(c, &kvk_table_ref, &run);
         decode_tile(&plan.shape, run.record, k, v);
-        if (distance(k, c->k64, count) > limit || distance(v, c->v64, count) > limit)
+        if (distance(k, c->k64, count) > limit_k || distance(v, c->v64, count) > limit_v)
             fail_msg("error %g %g: %s", distance(k, c->k64, count), distance(v, c->v64, count),
                      tile_plan_text(&plan, seed));
         tile_run_free(&run);

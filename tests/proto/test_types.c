@@ -28,11 +28,11 @@ static const struct size_row sizes[] = {
 /* The per-token figures of the method are rounded up where a tile does not divide evenly. */
 static void record_bytes_are_the_published_ones(void **state)
 {
-    static const char *const families[] = {"kvarn", "scalefree"};
+    static const char *const families[] = {"kvarn", "scalefree", "tight"};
     static const char *const forms[] = {"k2v2", "k4v2", "k4v4"};
 
     (void)state;
-    for (size_t f = 0; f < 2; f++) {
+    for (size_t f = 0; f < 3; f++) {
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             for (size_t p = 0; p < 3; p++) {
                 const struct size_row *row = &sizes[i];
@@ -66,17 +66,21 @@ static void presets_are_listed_and_found(void **state)
     (void)state;
     for (const kvarn_preset *preset; (preset = kvarn_preset_at(count)) != NULL; count++) {
         int public_form = strncmp(preset->name, "kvarn_", 6) == 0;
+        int tight = strncmp(preset->name, "tight_", 6) == 0;
         char name[64];
 
         assert_ptr_equal(kvarn_preset_find(preset->name), preset);
-        (void)snprintf(name, sizeof name, "%s_k%uv%u_g%u", public_form ? "kvarn" : "scalefree",
+        (void)snprintf(name, sizeof name, "%s_k%uv%u_g%u",
+                       public_form ? "kvarn"
+                       : tight     ? "tight"
+                                   : "scalefree",
                        preset->bits_k, preset->bits_v, preset->group);
         assert_string_equal(preset->name, name);
         assert_int_equal(preset->balance,
                          public_form ? KVARN_BALANCE_PUBLIC : KVARN_BALANCE_SCALE_FREE);
-        assert_int_equal(preset->range, KVARN_RANGE_MINMAX);
+        assert_int_equal(preset->range, tight ? KVARN_RANGE_TIGHT : KVARN_RANGE_MINMAX);
     }
-    assert_int_equal(count, 12);
+    assert_int_equal(count, 18);
     assert_null(kvarn_preset_at(SIZE_MAX));
     assert_null(kvarn_preset_find(""));
     assert_null(kvarn_preset_find("kvarn_k2v2_g12"));

@@ -100,7 +100,7 @@ static void test_refusals(void **state)
 
 /* Kernels of a GPU have neither the tight range nor K as it comes: such a space goes to the host,
  * and is refused where there is none. */
-static void test_keys_as_they_come(void **state)
+static void test_host_alone(void **state)
 {
     struct kvw_open_space options = store_options();
     struct kvd_space *space, *plain;
@@ -129,6 +129,10 @@ static void test_keys_as_they_come(void **state)
     options.k_rotated = false;
     assert_int_equal(open_with(&options, &space), KVARN_OK);
     assert_int_equal(space->device, 0);
+    options.preset = "tight_k2v2_g64";
+    assert_int_equal(open_with(&options, &space), KVARN_OK);
+    assert_int_equal(space->device, 1);
+    assert_int_equal(space->shape.range, KVARN_RANGE_TIGHT);
     store_close(&rig);
 }
 
@@ -194,10 +198,8 @@ static void test_table_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_keys_as_they_come),
-        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_host_alone), cmocka_unit_test(test_shared),
         cmocka_unit_test(test_table_full),
     };
 

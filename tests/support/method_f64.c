@@ -153,8 +153,35 @@ static double find_gain(struct work *w)
     return low;
 }
 
-/* Sections 1.5 and 1.6. */
-static void quantise(struct work *w, double gain, uint32_t bits, struct method_matrix *m)
+static double clamp(double x, double low, double high)
+{
+    return fmin(fmax(x, low), high);
+}
+
+/* METHOD.md, section 4: the scale of a column that makes up for what the codes changed in it. */
+static void correct(const struct work *w, double gain, int is_k, struct method_matrix *m)
+{
+    for (uint32_t c = 0; c < w->cols; c++) {
+        double kept = 0, seen = 0, x;
+
+        for (uint32_t r = 0; r < w->rows; r++) {
+            double t = w->t[r * w->cols + c] * gain;
+            double p = m->code[r * w->cols + c] * method_round_f16(m->step[r]) +
+                       method_round_f16(m->zero[r]);
+
+            kept += t * t;
+            seen += is_k ? p * p : t * p;
+        }
+        if (kept < 0x1p-126 || seen < 0x1p-126)
+            continue;
+        x = is_k ? sqrt(kept / seen) : kept / seen;
+        m->other[c] = clamp(x, 0.7 * m->other[c], 1.5 * m->other[c]);
+    }
+}
+
+/* Sections 4 and 5. `share` of a row's range is what the codes span. */
+static void quantise(struct work *w, double gain, uint32_t bits, double share,
+                     struct method_matrix *m)
 {
     double qmax = (1 << bits) - 1;
 
@@ -170,20 +197,23 @@ static void quantise(struct work *w, double gain, uint32_t bits, struct method_m
             low = fmin(low, x[c]);
             high = fmax(high, x[c]);
         }
-        step = fmax((high - low) / qmax, 1e-10);
+        step = fmax(share * (high - low) / qmax, 1e-10);
+        low += (1 - share) / 2 * (high - low);
         for (uint32_t c = 0; c < w->cols; c++) {
             double at = (x[c] - low) / step;
-            m->code[r * w->cols + c] = (uint8_t)fmin(fmax(nearbyint(at), 0), qmax);
-            m->margin[r * w->cols + c] = fabs(at - floor(at) - 0.5);
+            m->code[r * w->cols + c] = (uint8_t)clamp(nearbyint(at), 0, qmax);
+            m->margin[r * w->cols + c] = fabs(at - clamp(floor(at) + 0.5, 0.5, qmax - 0.5));
         }
         m->step[r] = exp(w->best_row[r]) * step * gain;
         m->zero[r] = exp(w->best_row[r]) * low * gain;
     }
 }
 
-static void compress_matrix(const struct kvk_shape *shape, struct work *w, uint32_t bits,
+static void compress_matrix(const struct kvk_shape *shape, struct work *w, uint32_t bits, int is_k,
                             struct method_matrix *m)
 {
+    int tight = shape->range == KVARN_RANGE_TIGHT;
+    double share = !tight || bits == 4 ? 1 : is_k ? 0.75 : 0.7;
     double gain = shape->balance == KVARN_BALANCE_SCALE_FREE ? find_gain(w) : 1;
 
     m->rows = w->rows;
@@ -191,7 +221,9 @@ static void compress_matrix(const struct kvk_shape *shape, struct work *w, uint3
     for (uint32_t i = 0; i < w->rows * w->cols; i++)
         w->t[i] /= gain;
     normalise(w, shape->iterations);
-    quantise(w, gain, bits, m);
+    quantise(w, gain, bits, share, m);
+    if (tight)
+        correct(w, gain, is_k, m);
 }
 
 void method_compress(const struct kvk_shape *shape, const double *k, const double *v,
@@ -212,13 +244,13 @@ void method_compress(const struct kvk_shape *shape, const double *k, const doubl
         for (uint32_t d = 0; d < dim; d++)
             w->t[d * group + g] = row[d];
     }
-    compress_matrix(shape, w, shape->bits_k, &tile->k);
+    compress_matrix(shape, w, shape->bits_k, 1, &tile->k);
     w->rows = group;
     w->cols = dim;
     memcpy(w->t, v, (size_t)group * dim * sizeof(*v));
     for (uint32_t g = 0; g < group && !shape->v_rotated; g++)
         method_rotate(w->t + (size_t)g * dim, dim);
-    compress_matrix(shape, w, shape->bits_v, &tile->v);
+    compress_matrix(shape, w, shape->bits_v, 0, &tile->v);
     free(w);
 }
 

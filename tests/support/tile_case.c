@@ -45,6 +45,7 @@ struct tile_plan tile_plan_random(struct rng *rng)
     plan.shape.bits_v = rng_below(rng, 2) ? 4 : 2;
     plan.shape.dtype = rng_below(rng, 2) ? KVARN_BF16 : KVARN_F16;
     plan.shape.balance = (uint8_t)rng_below(rng, 2);
+    plan.shape.range = (uint8_t)rng_below(rng, 2);
     plan.shape.k_rotated = rng_below(rng, 4) == 0;
     plan.shape.v_rotated = (uint8_t)rng_below(rng, 2);
     plan.shape.iterations = iterations[rng_below(rng, 4)];
@@ -280,12 +281,13 @@ const char *tile_plan_text(const struct tile_plan *plan, uint64_t seed)
     const struct kvk_shape *s = &plan->shape;
 
     snprintf(text, sizeof(text),
-             "seed %llu D=%d G=%d K%dV%d %s %s iterations=%d rotated=%d,%d '%s' gain %g strides "
+             "seed %llu D=%d G=%d K%dV%d %s %s%s iterations=%d rotated=%d,%d '%s' gain %g strides "
              "%zu %zu shift %u",
              (unsigned long long)seed, s->dim, s->group, s->bits_k, s->bits_v,
              s->dtype == KVARN_BF16 ? "bf16" : "f16",
-             s->balance == KVARN_BALANCE_PUBLIC ? "public" : "scale-free", s->iterations,
-             s->k_rotated, s->v_rotated, kinds[plan->kind], plan->gain, plan->k_stride,
-             plan->v_stride, plan->unaligned);
+             s->balance == KVARN_BALANCE_PUBLIC ? "public" : "scale-free",
+             s->range == KVARN_RANGE_TIGHT ? " tight" : "", s->iterations, s->k_rotated,
+             s->v_rotated, kinds[plan->kind], plan->gain, plan->k_stride, plan->v_stride,
+             plan->unaligned);
     return text;
 }
