@@ -6,7 +6,7 @@ from typing import Callable
 
 import numpy as np
 
-from engine import SINK, Engine, attention
+from attention import SINK, attention
 
 # layer, q [B, Hq, D], attention output [B, Hq, D]
 Watch = Callable[[int, np.ndarray, np.ndarray], None]
@@ -23,7 +23,7 @@ class Cache:
     a `share` below 1 keeps the sink and that share of the complete tiles, the newest.
     """
 
-    def __init__(self, engine: Engine, context: int, method=None,
+    def __init__(self, engine, context: int, method=None,
                  watch: Watch | None = None, sealed: Sealed | None = None):
         s = engine.shape
         self.engine, self.method, self.watch, self.sealed = engine, method, watch, sealed

@@ -25,10 +25,11 @@ import numpy as np  # noqa: E402
 
 import measures  # noqa: E402
 import texts  # noqa: E402
+from attention import SINK  # noqa: E402
 from cache import Cache  # noqa: E402
-from engine import SINK  # noqa: E402
 from kvarnd_cache import Connection, KvarndMethod, Sequence  # noqa: E402
-from models import ROOT, Missing, Model  # noqa: E402
+from models import Model  # noqa: E402
+from paths import ROOT, Missing  # noqa: E402
 
 LOGITS_RMS = 0.005                   # replay: rms difference; logits spread over some 7
 LOGITS_KL = 2e-6                     # replay: mean KL between the forms, nats
@@ -44,7 +45,8 @@ class Recorder(Cache):
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         rows = slice(self.used, self.used + len(q))
-        self.rows_k[layer, :, rows], self.rows_v[layer, :, rows] = k.swapaxes(0, 1), v.swapaxes(0, 1)
+        self.rows_k[layer, :, rows] = k.swapaxes(0, 1)
+        self.rows_v[layer, :, rows] = v.swapaxes(0, 1)
         return super().attend(layer, q, k, v)
 
 

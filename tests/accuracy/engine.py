@@ -1,7 +1,7 @@
-"""Forward pass of a Llama, Qwen2 or Gemma 3 model in blocks of tokens over a cache that a method fills.
+"""Forward pass of a Llama, Qwen2 or Gemma 3 model in blocks, over a cache that a method fills.
 
 One call computes a block for one or more lanes (independent sequences that share the
-weights).  What attention sees is the business of a lane's cache: `Cache` below holds it
+weights).  What attention sees is the business of a lane's cache: `cache.Cache` holds it
 in memory, `kvarnd_cache.Sequence` in a daemon.  Arithmetic is float32; K and V are rounded
 to fp16 before anything else sees them, as serving engines do.
 
@@ -19,8 +19,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 import llama_numpy  # noqa: E402
 
-SINK = 128                           # first tokens of a sequence, always exact
-
 
 class Lane(Protocol):
     """The cache of one sequence."""
@@ -32,32 +30,6 @@ class Lane(Protocol):
 
     def commit(self, count: int) -> None:
         """The block of count tokens is complete in every layer."""
-
-
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
-    """Causal attention of q [B, Hq, D], the last B positions, over k, v [Hkv, N, D]."""
-    steps, q_heads, dim = q.shape
-    heads, n, _ = k.shape
-    ratio = q_heads // heads
-    out = np.empty_like(q)
-    own = np.triu(np.full((steps, steps), -np.inf, np.float32), 1)[:, None, :]
-    far = None                       # what lies before the window of each query
-    if window and n > window:
-        distance = n - steps + np.arange(steps)[:, None] - np.arange(n)[None, :]
-        far = np.where(distance >= window, np.float32(-np.inf), np.float32(0))[:, None, :]
-    scaled = q * np.float32(1 / np.sqrt(dim))
-    for h in range(heads):
-        rows = scaled[:, h * ratio:(h + 1) * ratio].reshape(steps * ratio, dim)
-        s = rows @ k[h].T
-        by_step = s.reshape(steps, ratio, n)
-        by_step[..., n - steps:] += own
-        if far is not None:
-            by_step += far
-        s -= s.max(axis=1, keepdims=True)
-        np.exp(s, out=s)
-        got = (s @ v[h]) / s.sum(axis=1, keepdims=True)
-        out[:, h * ratio:(h + 1) * ratio] = got.reshape(steps, ratio, dim)
-    return out
 
 
 class Engine:

@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-from models import ROOT, Missing
+from paths import ROOT, Missing
 
 F16, F32 = 1, 3
 AT_END = 2 ** 64 - 1

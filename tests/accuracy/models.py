@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import Engine, llama_numpy
-
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("KVARN_ACCURACY_CACHE", ROOT / ".cache" / "accuracy"))
+from paths import CACHE, Missing
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,6 @@ MODELS = {spec.name: spec for spec in (
          tuple(qwen_part(i, sha) for i, sha in enumerate(QWEN_PARTS, 1)), 151643,
          by_default=False),
 )}
-
-
-class Missing(Exception):
-    """Something that the harness needs is not there; the text says how to get it."""
 
 
 def digest(path: Path) -> str:

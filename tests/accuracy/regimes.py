@@ -15,8 +15,8 @@ from typing import Callable
 import numpy as np
 
 import measures
+from attention import SINK
 from cache import Cache, StaticCache
-from engine import SINK
 from models import Model
 
 TEMPERATURE = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 import measures
-from engine import SINK
+from attention import SINK
 from regimes import Run, Track
 from results import Row
 

@@ -20,7 +20,8 @@ import results  # noqa: E402
 import texts  # noqa: E402
 from kvarnd_cache import Connection, KvarndMethod  # noqa: E402
 from methods import METHODS  # noqa: E402
-from models import MODELS, ROOT, Missing, Model  # noqa: E402
+from models import MODELS, Model  # noqa: E402
+from paths import ROOT, Missing  # noqa: E402
 from rows import Rows  # noqa: E402
 
 SEED = 1

@@ -16,7 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Callable
 
-from models import CACHE, Missing
+from paths import CACHE, Missing
 
 CHARACTERS = 80_000                  # of each text; 4096 tokens take 12,000 to 20,000
 PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"',
