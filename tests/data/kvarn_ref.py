@@ -8,8 +8,10 @@ Symbols, for one kv head and one tile of G tokens with head dimension D:
     K^[g, d] = (cK[d, g] * a[d] + z[d]) * u[g]
     V^[g, d] = (cV[g, d] * b[g] + y[g]) * w[d]
 
-Balance policies: "public" is the published method.  "scalefree" first divides the
-matrix by a gain, so that the lower clamp of the log scales cannot bind on small data.
+Policies: "public" is the published method.  "scalefree" first divides the matrix by a
+gain, so that the lower clamp of the log scales cannot bind on small data.  "tight" does
+so too, lets the codes span only the middle share of a row's range, and then chooses u and
+w anew from what a reader will see.
 """
 from __future__ import annotations
 
@@ -24,6 +26,9 @@ SPREAD_FLOOR = 1e-8
 GAIN_FLOOR = 1e-4                   # deviations below this share of the largest are ignored
 STEP_FLOOR = 1e-10
 ITERATIONS = 8
+SHARES = {("k", 2): 0.75, ("v", 2): 0.70}   # of the policy "tight"; 1 for 4 bits
+CORRECTION = 0.7, 1.5               # limits of a corrected scale, relative to the balanced
+SUM_FLOOR = 2.0 ** -126
 
 
 # ---------------------------------------------------------------- rotation
@@ -81,19 +86,23 @@ def varn(tile: np.ndarray, iters: int = ITERATIONS, trace: list | None = None):
 
 def balance(tile: np.ndarray, policy: str, iters: int = ITERATIONS):
     """As varn(); the gain of the scale-free policy is part of the row scales."""
-    if policy not in ("public", "scalefree"):
-        raise ValueError(f"no balance policy {policy}")
-    gain = gain_of(tile) if policy == "scalefree" else 1.0
+    if policy not in ("public", "scalefree", "tight"):
+        raise ValueError(f"no policy {policy}")
+    gain = gain_of(tile) if policy != "public" else 1.0
     x, col, row = varn(tile / gain, iters)
     return x, col, row * gain
 
 
 # ------------------------------------------------------------- scalar codes
-def rtn_rows(x: np.ndarray, bits: int):
-    """Min/max round-to-nearest-even of every row: (codes, step, minimum)."""
+def rtn_rows(x: np.ndarray, bits: int, share: float = 1.0):
+    """Round-to-nearest-even of every row over the middle share of its range.
+
+    Returns (codes, step, value of code 0); values outside get the code of their end.
+    """
     qmax = (1 << bits) - 1
     lo, hi = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
-    step = np.maximum((hi - lo) / qmax, STEP_FLOOR)
+    step = np.maximum(share * (hi - lo) / qmax, STEP_FLOOR)
+    lo = lo + (1 - share) / 2 * (hi - lo)
     code = np.clip(np.rint((x - lo) / step), 0, qmax).astype(np.int64)
     return code, step[:, 0], lo[:, 0]
 
@@ -134,17 +143,43 @@ class Tile:
     y: np.ndarray                   # [G]
 
 
+def share_of(tensor: str, bits: int, policy: str) -> float:
+    """The share of a row's range that the codes of this tensor span."""
+    return SHARES.get((tensor, bits), 1.0) if policy == "tight" else 1.0
+
+
+def correct(tile: np.ndarray, seen: np.ndarray, scale: np.ndarray, tensor: str) -> np.ndarray:
+    """Column scales for what a reader will see without them, `seen`, of the unbalanced tile.
+
+    A key keeps its length, a channel of V its product with itself: anything that is fitted
+    for least error shrinks, which adds up over channels and tokens.
+    """
+    kept = (tile * tile).sum(axis=0)
+    other = ((seen if tensor == "k" else tile) * seen).sum(axis=0)
+    usable = (kept >= SUM_FLOOR) & (other >= SUM_FLOOR)
+    fit = np.divide(kept, other, out=np.ones_like(kept), where=usable)
+    fit = np.sqrt(fit) if tensor == "k" else fit
+    low, high = CORRECTION
+    return np.where(usable, np.clip(fit, low * scale, high * scale), scale)
+
+
+def quantise_side(tile: np.ndarray, tensor: str, bits: int, policy: str, iters: int):
+    """Codes and the three fp16-rounded vectors (step, value of code 0, column scale)."""
+    x, col, row = balance(tile, policy, iters)
+    code, step, lo = rtn_rows(x, bits, share_of(tensor, bits, policy))
+    step, lo = f16(row * step), f16(row * lo)
+    if policy == "tight":
+        col = correct(tile, code * step[:, None] + lo[:, None], col, tensor)
+    return code, step, lo, f16(col)
+
+
 def quantise(k: np.ndarray, v: np.ndarray, bits_k: int, bits_v: int, policy: str,
-             iters: int = ITERATIONS) -> Tile:
-    """Compress unrotated k, v [G, D]."""
+             iters: int = ITERATIONS, *, k_rotated: bool = False) -> Tile:
+    """Compress k, v [G, D], neither rotated; k as it comes when k_rotated is set."""
     h = hadamard(k.shape[1])
-    x, u, row = balance((k @ h).T, policy, iters)
-    ck, step, lo = rtn_rows(x, bits_k)
-    a, z = row * step, row * lo
-    x, w, row = balance(v @ h, policy, iters)
-    cv, step, lo = rtn_rows(x, bits_v)
-    b, y = row * step, row * lo
-    return Tile(bits_k, bits_v, ck, f16(a), f16(z), f16(u), cv, f16(w), f16(b), f16(y))
+    ck, a, z, u = quantise_side((k if k_rotated else k @ h).T, "k", bits_k, policy, iters)
+    cv, b, y, w = quantise_side(v @ h, "v", bits_v, policy, iters)
+    return Tile(bits_k, bits_v, ck, a, z, u, cv, w, b, y)
 
 
 def dequantise_rotated(t: Tile) -> tuple[np.ndarray, np.ndarray]:
@@ -153,11 +188,11 @@ def dequantise_rotated(t: Tile) -> tuple[np.ndarray, np.ndarray]:
     return k.T, v
 
 
-def dequantise(t: Tile) -> tuple[np.ndarray, np.ndarray]:
+def dequantise(t: Tile, *, k_rotated: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values [G, D] in the original channel order."""
     h = hadamard(len(t.a))
     k, v = dequantise_rotated(t)
-    return k @ h, v @ h
+    return k if k_rotated else k @ h, v @ h
 
 
 def record_bytes(d: int, g: int, bits_k: int, bits_v: int) -> int:
@@ -214,10 +249,10 @@ def merge(parts: list[tuple[np.ndarray, np.ndarray]]):
         return out, top + np.log(total)
 
 
-def attend_tile(q: np.ndarray, t: Tile, scale: float):
+def attend_tile(q: np.ndarray, t: Tile, scale: float, *, k_rotated: bool = False):
     """Attention over one tile with the scales folded into query and weights."""
     h = hadamard(len(t.a))
-    qr = q @ h
+    qr = q if k_rotated else q @ h
     s = (qr * t.a @ t.ck + (qr @ t.z)[:, None]) * t.u * scale
     top = s.max(axis=1, keepdims=True)
     p = np.exp(s - top)

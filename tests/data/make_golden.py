@@ -1,4 +1,4 @@
-"""Write the golden vectors golden_d{D}_g{G}.safetensors beside this file.
+"""Write the golden vectors golden_d{D}_g{G} and golden_tight_d{D}_g{G}.safetensors here.
 
 Usage: make_golden.py [OUTPUT_DIRECTORY]
 
@@ -19,13 +19,14 @@ import st_file
 
 PAIRS = ((2, 2), (4, 2), (4, 4))
 POLICIES = {"public": "kvarn", "scalefree": "scalefree"}
+TIGHT = ((64, 128), (128, 128), (256, 64))   # D, G
 SEEDS = 2000
 MIN_CODE_MARGIN = 1e-5               # of a step
 MIN_TIE_MARGIN = 1e-5                # of the imbalance
 
 
 def preset(policy: str, bits_k: int, bits_v: int, g: int) -> str:
-    return f"{POLICIES[policy]}_k{bits_k}v{bits_v}_g{g}"
+    return f"{POLICIES.get(policy, policy)}_k{bits_k}v{bits_v}_g{g}"
 
 
 def make_case(case: str, seed: int, d: int, g: int):
@@ -53,11 +54,12 @@ def wide(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
 
-def code_margin(x: np.ndarray, bits: int) -> float:
-    """Distance of the closest element to a rounding boundary, in steps."""
-    _, step, lo = ref.rtn_rows(x, bits)
+def code_margin(x: np.ndarray, bits: int, share: float = 1.0) -> float:
+    """Distance of the closest element to a boundary between two codes, in steps."""
+    _, step, lo = ref.rtn_rows(x, bits, share)
     pos = (x - lo[:, None]) / step[:, None]
-    return float(np.abs(pos - np.floor(pos) - 0.5).min())
+    boundary = np.clip(np.floor(pos) + 0.5, 0.5, (1 << bits) - 1.5)
+    return float(np.abs(pos - boundary).min())
 
 
 def tie_margin(tile: np.ndarray) -> tuple[float, bool]:
@@ -97,11 +99,29 @@ def margins(k: np.ndarray, v: np.ndarray) -> tuple[float, float, list[str]]:
     return code, tie, floating
 
 
-def find_case(case: str, d: int, g: int):
+def tight_margins(k: np.ndarray, v: np.ndarray) -> tuple[float, float, list[str]]:
+    """As margins(), of the tight policy, with keys rotated and as they come."""
+    h = ref.hadamard(k.shape[1])
+    code, tie, floating = 1.0, 1.0, []
+    for side, name, tile, widths in (("k", "k", (wide(k) @ h).T, (2, 4)),
+                                     ("v", "v", wide(v) @ h, (2, 4)),
+                                     ("k", "k_rotated", wide(k).T, (2,))):
+        x = ref.balance(tile, "tight")[0]
+        for bits in widths:
+            code = min(code, code_margin(x, bits, ref.share_of(side, bits, "tight")))
+        if code < MIN_CODE_MARGIN:
+            return code, 0.0, []
+        gap, loose = tie_margin(tile / ref.gain_of(tile))
+        tie = min(tie, gap)
+        floating += [f"tight.{name}"] if loose else []
+    return code, tie, floating
+
+
+def find_case(case: str, d: int, g: int, margins_of=margins):
     """The first seed with wide margins: (q, k, v, note, floating tiles)."""
     for seed in range(SEEDS):
         q, k, v = make_case(case, seed, d, g)
-        code, tie, floating = margins(k, v)
+        code, tie, floating = margins_of(k, v)
         if tie > MIN_TIE_MARGIN:
             note = f"{case}: seed {seed}, code margin {code:.1e}, tie margin {tie:.1e}"
             return q, k, v, note, [f"{case}.{tile}" for tile in floating]
@@ -157,11 +177,39 @@ def make_file(path: Path, d: int, g: int) -> None:
           flush=True)
 
 
+def make_tight_file(path: Path, d: int, g: int) -> None:
+    tensors: dict[str, np.ndarray] = {}
+    notes, floating = [], []
+    for case in ("plain", "hard"):
+        _, k, v, note, loose = find_case(case, d, g, tight_margins)
+        tensors |= {f"{case}.k": k, f"{case}.v": v}
+        notes.append(note)
+        floating += loose
+        for pair in PAIRS:
+            tile = ref.quantise(wide(k), wide(v), *pair, "tight")
+            tensors[f"{case}.{preset('tight', *pair, g)}.record"] = ref.to_record(tile)
+    k, v, name = tensors["plain.k"], tensors["plain.v"], f"plain.{preset('tight', 2, 2, g)}"
+    tile = ref.quantise(wide(k), wide(v), 2, 2, "tight", k_rotated=True)
+    tensors[f"{name}.k_rotated.record"] = ref.to_record(tile)
+    if d == TIGHT[0][0]:
+        k_hat, v_hat = ref.dequantise(tile, k_rotated=True)
+        tensors |= {f"{name}.k_rotated.k_hat": k_hat.astype(np.float32),
+                    f"{name}.k_rotated.v_hat": v_hat.astype(np.float32)}
+    st_file.write(path, tensors, {
+        "d": str(d), "g": str(g), "iterations": str(ref.ITERATIONS),
+        "cases": "; ".join(notes), "floating": ",".join(floating),
+        "made_by": "tests/data/make_golden.py"})
+    print(f"{path.name}: {path.stat().st_size} bytes; " + "; ".join(notes + floating),
+          flush=True)
+
+
 def main() -> None:
     where = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     for d in (64, 128, 256):
         for g in (64, 128):
             make_file(where / f"golden_d{d}_g{g}.safetensors", d, g)
+    for d, g in TIGHT:
+        make_tight_file(where / f"golden_tight_d{d}_g{g}.safetensors", d, g)
 
 
 if __name__ == "__main__":

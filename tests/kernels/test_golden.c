@@ -39,23 +39,34 @@ static const void *find(const struct demo_st_file *file, const char *name)
     return demo_st_find(file, name, &tensor, &error) ? tensor.data : NULL;
 }
 
-static int floats(const struct demo_st_file *file, const char *tile, const char *policy, char side)
+/* Is it a whole entry of the comma-separated list? */
+static int floats(const struct demo_st_file *file, const char *tile, const char *policy,
+                  const char *side)
 {
     const char *list = demo_st_metadata(file, "floating");
     char name[64];
+    size_t count = (size_t)snprintf(name, sizeof(name), "%s.%s.%s", tile, policy, side);
 
-    snprintf(name, sizeof(name), "%s.%s.%c", tile, policy, side);
-    return list != NULL && strstr(list, name) != NULL;
+    while (list != NULL && *list != '\0') {
+        size_t entry = strcspn(list, ",");
+
+        if (entry == count && memcmp(list, name, count) == 0)
+            return 1;
+        list += entry + (list[entry] == ',');
+    }
+    return 0;
 }
 
 static int golden_find(const struct demo_st_file *file, const char *tile, struct golden *g)
 {
     const struct kvk_shape *s = &g->shape;
-    const char *policy = s->balance == KVARN_BALANCE_PUBLIC ? "kvarn" : "scalefree";
+    const char *policy = s->range == KVARN_RANGE_TIGHT        ? "tight"
+                         : s->balance == KVARN_BALANCE_PUBLIC ? "kvarn"
+                                                              : "scalefree";
     char name[128];
 
-    snprintf(g->name, sizeof(g->name), "%s.%s_k%dv%d_g%d", tile, policy, s->bits_k, s->bits_v,
-             s->group);
+    snprintf(g->name, sizeof(g->name), "%s.%s_k%dv%d_g%d%s", tile, policy, s->bits_k, s->bits_v,
+             s->group, s->k_rotated ? ".k_rotated" : "");
     snprintf(name, sizeof(name), "%s.record", g->name);
     g->record = find(file, name);
     snprintf(name, sizeof(name), "%s.k_hat", g->name);
@@ -66,8 +77,8 @@ static int golden_find(const struct demo_st_file *file, const char *tile, struct
     g->k = find(file, name);
     snprintf(name, sizeof(name), "%s.v", tile);
     g->v = find(file, name);
-    g->k_floats = floats(file, tile, policy, 'k');
-    g->v_floats = floats(file, tile, policy, 'v');
+    g->k_floats = floats(file, tile, policy, s->k_rotated ? "k_rotated" : "k");
+    g->v_floats = floats(file, tile, policy, "v");
     return g->record != NULL;
 }
 
@@ -210,23 +221,20 @@ static void check_decoder(const struct golden *g)
     compare_rows(g, v, g->v_hat, 3e-4);
 }
 
-static size_t check_file(const char *path, uint16_t dim, uint16_t group)
+/* Every record of one family in the file: presets of that balance and range. */
+static size_t check_family(const struct demo_st_file *file, struct kvk_shape family)
 {
     static const char *const tiles[] = {"plain", "hard", "bf16"};
     static const uint8_t pairs[3][2] = {{2, 2}, {4, 2}, {4, 4}};
-    struct demo_st_error error;
-    struct demo_st_file *file = demo_st_open(path, &error);
     size_t count = 0;
 
-    if (file == NULL)
-        fail_msg("%s: %s", path, error.text);
     for (size_t i = 0; i < 3 * 3 * 2; i++) {
-        const uint8_t *pair = pairs[i / 3 % 3];
-        struct golden g = {.shape = {dim, group, pair[0], pair[1], KVARN_F16, (uint8_t)(i / 9),
-                                     KVARN_RANGE_MINMAX, 0, 0, 8}};
+        struct golden g = {.shape = family};
 
-        if (i % 3 == 2)
-            g.shape.dtype = KVARN_BF16;
+        g.shape.bits_k = pairs[i / 3 % 3][0];
+        g.shape.bits_v = pairs[i / 3 % 3][1];
+        g.shape.dtype = i % 3 == 2 ? KVARN_BF16 : KVARN_F16;
+        g.shape.k_rotated = (uint8_t)(i / 9);
         if (!golden_find(file, tiles[i % 3], &g))
             continue;
         check_method(&g);
@@ -234,6 +242,27 @@ static size_t check_file(const char *path, uint16_t dim, uint16_t group)
         check_decoder(&g);
         count++;
     }
+    return count;
+}
+
+static size_t check_file(const char *kind, uint16_t dim, uint16_t group, kvarn_range range)
+{
+    struct kvk_shape family = {
+        .dim = dim, .group = group, .range = (uint8_t)range, .iterations = 8};
+    struct demo_st_error error;
+    struct demo_st_file *file;
+    char path[96];
+    size_t count;
+
+    snprintf(path, sizeof(path), "tests/data/golden_%sd%d_g%d.safetensors", kind, dim, group);
+    file = demo_st_open(path, &error);
+    if (file == NULL)
+        fail_msg("%s: %s", path, error.text);
+    family.balance = KVARN_BALANCE_SCALE_FREE;
+    count = check_family(file, family);
+    family.balance = KVARN_BALANCE_PUBLIC;
+    if (range == KVARN_RANGE_MINMAX)
+        count += check_family(file, family);
     demo_st_close(file);
     return count;
 }
@@ -244,20 +273,29 @@ static void golden_records(void **state)
     size_t count = 0;
 
     (void)state;
-    for (size_t i = 0; i < 6; i++) {
-        char path[96];
-
-        snprintf(path, sizeof(path), "tests/data/golden_d%d_g%d.safetensors", dims[i / 2],
-                 groups[i % 2]);
-        count += check_file(path, dims[i / 2], groups[i % 2]);
-    }
+    for (size_t i = 0; i < 6; i++)
+        count += check_file("", dims[i / 2], groups[i % 2], KVARN_RANGE_MINMAX);
     printf("  %zu golden records\n", count);
     assert_true(count >= 6 * 12);
 }
 
+/* The tight range, with K rotated and K as it comes. */
+static void golden_tight_records(void **state)
+{
+    size_t count;
+
+    (void)state;
+    count = check_file("tight_", 64, 128, KVARN_RANGE_TIGHT);
+    count += check_file("tight_", 128, 128, KVARN_RANGE_TIGHT);
+    count += check_file("tight_", 256, 64, KVARN_RANGE_TIGHT);
+    printf("  %zu golden records\n", count);
+    assert_int_equal(count, 3 * 7);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_records)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_records),
+                                       cmocka_unit_test(golden_tight_records)};
 
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }
