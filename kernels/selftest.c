@@ -27,6 +27,9 @@ static const struct sample samples[] = {
     {{128, 128, 4, 2, KVARN_F16, 0, 0, 0, 0, 2}, 0x5c499e3bu},
     {{256, 64, 2, 4, KVARN_F16, 1, 0, 0, 1, 3}, 0x58113109u},
     {{256, 128, 2, 2, KVARN_BF16, 0, 0, 0, 0, 8}, 0xe5bd9750u},
+    {{64, 128, 2, 2, KVARN_BF16, 1, 1, 1, 0, 8}, 0x7c043d81u},
+    {{128, 128, 2, 2, KVARN_F16, 1, 1, 0, 0, 8}, 0x702fd41du},
+    {{256, 64, 4, 2, KVARN_F16, 1, 1, 1, 1, 4}, 0xa1f96509u},
 };
 
 enum { MAX_ROWS_BYTES = KVARN_MAX_GROUP * KVARN_MAX_HEAD_DIM * 2 };

@@ -272,7 +272,7 @@ static int report(struct demo_decode *run, const struct demo_options *options)
     double tile_bytes = (double)worker->space.record_bytes / preset->group;
     json_t *rows = json_array();
 
-    json_array_append_new(rows, method_row(run, options->preset, 0, tile_bytes));
+    json_array_append_new(rows, method_row(run, worker->label, 0, tile_bytes));
     for (int i = 0; i < 2; i++) {
         enum demo_method method = i == 0 ? DEMO_KIVI : DEMO_RTN;
 
@@ -286,7 +286,7 @@ static int report(struct demo_decode *run, const struct demo_options *options)
             "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, "
             "s:f, s:f, "
             "s:f, s:f, s:f, s:f}",
-            "stage", "decode", "preset", options->preset, "model", c->model, "bits_k",
+            "stage", "decode", "preset", worker->label, "model", c->model, "bits_k",
             (int)preset->bits_k, "bits_v", (int)preset->bits_v, "layers", (int)c->layers,
             "kv_heads", (int)c->kv_heads, "q_heads", (int)c->q_heads, "dim", (int)c->dim, "tokens",
             (json_int_t)c->tokens, "positions", (json_int_t)c->positions, "sink_tokens",

@@ -19,6 +19,7 @@ struct demo_options {
     const char *preset;
     const char *report; /* file the JSON lines are appended to; NULL = stdout */
     uint32_t iterations;
+    int k_rotated; /* keys and queries as they come */
 };
 
 /* Each returns the exit code of the process. */
@@ -34,6 +35,7 @@ struct demo_worker {
     struct demo_capture capture;
     kvarn_client *client;
     const kvarn_preset *preset;
+    char label[48]; /* in reports: the preset's name, and "+k" with k_rotated */
     kvarn_space_options space;
     size_t whole_blocks;     /* blocks of the prefill that are complete */
     size_t prefill_tokens;   /* tokens before the first decoded one */

@@ -26,6 +26,10 @@ static const struct argp_option flags[] = {
     {"capture", 'c', "FILE", 0, "safetensors file with keys, values and queries", 0},
     {"preset", 'p', "NAME", 0, "how the cache is stored (default kvarn_k2v2_g128)", 0},
     {"iterations", 'i', "N", 0, "passes of the variance normalisation (default 8)", 0},
+    {"k-rotated", 'k', NULL, 0,
+     "leave keys and queries as they come, which suits models that normalise both; in the table "
+     "as PRESET+k",
+     0},
     {"report", 'r', "FILE", 0, "JSON lines: appended by prefill and decode, read by table", 0},
     {0},
 };
@@ -55,6 +59,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
         return 0;
     case 'p':
         options->preset = value;
+        return 0;
+    case 'k':
+        options->k_rotated = 1;
         return 0;
     case 'r':
         options->report = value;

@@ -69,10 +69,10 @@ static int prefill(struct demo_worker *worker, const struct demo_options *option
             return 1;
     }
     fprintf(stderr, "prefill: %zu blocks of %u tokens stored as %s (%zu of them exact: the sink)\n",
-            worker->whole_blocks, worker->preset->group, options->preset, worker->sink_blocks);
+            worker->whole_blocks, worker->preset->group, worker->label, worker->sink_blocks);
     return demo_report(options->report,
                        json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "stage", "prefill", "preset",
-                                 options->preset, "blocks", (json_int_t)worker->whole_blocks,
+                                 worker->label, "blocks", (json_int_t)worker->whole_blocks,
                                  "input_bytes", input, "seconds",
                                  demo_percentile(seconds, ROUNDS, 0.5), "device_seconds",
                                  demo_percentile(device_seconds, ROUNDS, 0.5))) == 0

@@ -114,7 +114,7 @@ static void print_method(const json_t *method, int ours, const struct prompt *pr
     double bytes = number(method, "bytes_per_token");
     double exact = prompt->sink + prompt->tail, tokens = exact + prompt->tiles;
 
-    printf("  %c %-19s %6.1f %7.2fx %6.0f %5.0f %7.2fx %10.2f %% %11.2f %% %10.2f %%\n",
+    printf("  %c %-20s %6.1f %7.2fx %6.0f %5.0f %7.2fx %10.2f %% %11.2f %% %10.2f %%\n",
            ours ? '*' : ' ', text(method, "name"), bytes, fp16_bytes / bytes, prompt->tiles,
            prompt->tail, tokens * fp16_bytes / (exact * fp16_bytes + prompt->tiles * bytes),
            100.0 * number(method, "attention_error"), 100.0 * number(method, "norm_mean"),
@@ -157,8 +157,18 @@ static void print_count(double count, const char *one, const char *after)
     printf("%.0f %s%s%s", count, one, count == 1.0 ? "" : "s", after);
 }
 
-static void print_legend(const json_t *head)
+static int any_k_rotated(const struct rows *rows)
 {
+    for (size_t i = 0; i < rows->count; i++) {
+        if (strstr(text(rows->decode[i], "preset"), "+k") != NULL)
+            return 1;
+    }
+    return 0;
+}
+
+static void print_legend(const struct rows *rows)
+{
+    const json_t *head = rows->decode[0];
     double sink = number(head, "prompt_sink_tokens"), fp16_bytes = 4.0 * number(head, "dim");
 
     printf(
@@ -168,6 +178,8 @@ static void print_legend(const json_t *head)
         "  KIVI      keys per channel over 128 tokens, values per token (arXiv 2402.02750).\n"
         "  RTN       plain rounding to nearest, one scale per token and head for keys and "
         "values.\n");
+    if (any_k_rotated(rows))
+        printf("  +k        keys and queries as they come, without the rotation (k_rotated).\n");
     printf("  tile      bytes per token and kv head, scales included (fp16: %.0f), and how much "
            "smaller that is.\n",
            fp16_bytes);
@@ -194,10 +206,10 @@ static void print_quality(const struct rows *rows)
     printf("head dim %.0f; ", number(head, "dim"));
     print_count(number(head, "tokens"), "token", ", ");
     printf("the last %.0f decoded.\n\n", number(head, "positions"));
-    print_legend(head);
-    printf("    %-19s %6s %8s %12s %8s %12s %13s %12s\n", "", "tile", "", "tokens", "prompt",
+    print_legend(rows);
+    printf("    %-20s %6s %8s %12s %8s %12s %13s %12s\n", "", "tile", "", "tokens", "prompt",
            "attention", "K norm", "K norm");
-    printf("    %-19s %6s %8s %6s %5s %8s %12s %13s %12s\n", "", "bytes", "smaller", "tiles",
+    printf("    %-20s %6s %8s %6s %5s %8s %12s %13s %12s\n", "", "bytes", "smaller", "tiles",
            "tail", "smaller", "error", "mean", "p99");
     for (size_t i = 0; i < rows->count; i++) {
         if (!seen(rows, i))

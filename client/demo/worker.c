@@ -74,6 +74,7 @@ static int open_space(struct demo_worker *worker, const struct demo_options *opt
     space.dtype = KVARN_F16;
     space.preset = options->preset;
     space.iterations = options->iterations;
+    space.k_rotated = options->k_rotated;
     worker->space = space;
     status = kvarn_open_space(worker->client, &worker->space);
     if (status != KVARN_OK)
@@ -95,6 +96,8 @@ int demo_worker_open(struct demo_worker *worker, const struct demo_options *opti
         fprintf(stderr, "\n");
         return -1;
     }
+    snprintf(worker->label, sizeof worker->label, "%s%s", options->preset,
+             options->k_rotated ? "+k" : "");
     if (demo_capture_open(&worker->capture, options->capture, why, sizeof why) != 0) {
         fprintf(stderr, "kvarn-demo: %s: %s\n", options->capture, why);
         return -1;

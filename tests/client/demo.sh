@@ -48,6 +48,10 @@ for preset in kvarn_k2v2_g128 kvarn_k4v2_g128; do
     expect 0 'blocks of' prefill -c "$capture" -a "$address" -p $preset -r "$work/report"
     expect 0 'found by key' decode -c "$capture" -a "$address" -p $preset -r "$work/report"
 done
+expect 0 'stored as tight_k2v2_g128+k ' prefill -c "$capture" -a "$address" -p tight_k2v2_g128 --k-rotated -r "$work/plain"
+expect 0 'found by key' decode -c "$capture" -a "$address" -p tight_k2v2_g128 -k -r "$work/plain"
+expect 0 'without the rotation' table -r "$work/plain"
+expect 0 '\* tight_k2v2_g128+k ' table -r "$work/plain"
 expect 1 'cannot write to /no/such/report' decode -c "$capture" -a "$address" -r /no/such/report
 expect 0 'K4V2' table -r "$work/report"
 expect 0 'lower is better' table -r "$work/report"

@@ -98,8 +98,15 @@ kvarn_client *model_connect(const char *address)
 
 uint64_t model_open(kvarn_client *client, const char *name)
 {
+    return model_open_as(client, name, model_space(name).preset, 0);
+}
+
+uint64_t model_open_as(kvarn_client *client, const char *name, const char *preset, int k_rotated)
+{
     kvarn_space_options space = model_space(name);
 
+    space.preset = preset;
+    space.k_rotated = k_rotated;
     model_expect(client, kvarn_open_space(client, &space), KVARN_OK, "open space");
     assert_int_equal(space.group, MODEL_GROUP);
     assert_int_equal(space.record_bytes,

@@ -36,6 +36,8 @@ kvarn_strides model_strides(void);
 kvarn_client *model_connect(const char *address);
 /* Opens model_space(name), or fails the test. Gives the space handle. */
 uint64_t model_open(kvarn_client *client, const char *name);
+/* The same with another preset, and keys and queries as they come when k_rotated is set. */
+uint64_t model_open_as(kvarn_client *client, const char *name, const char *preset, int k_rotated);
 /* Fails the test with the client's sentence unless status is `want`. */
 void model_expect(kvarn_client *client, kvarn_status status, kvarn_status want, const char *what);
 

@@ -56,7 +56,8 @@ static void must(struct world *w, kvarn_status status)
         fail_msg("%s: %s", kvarn_status_name(status), kvarn_client_error(w->client));
 }
 
-static void make(struct world *w, const char *preset, uint32_t dim, kvarn_dtype dtype)
+static void make(struct world *w, const char *preset, uint32_t dim, kvarn_dtype dtype,
+                 int k_rotated)
 {
     struct rng rng = rng_make(dim + dtype);
     kvarn_connect_options options = KVARN_CONNECT_OPTIONS_INIT;
@@ -73,6 +74,7 @@ static void make(struct world *w, const char *preset, uint32_t dim, kvarn_dtype 
     w->space.head_dim = dim;
     w->space.dtype = dtype;
     w->space.preset = preset;
+    w->space.k_rotated = k_rotated;
     must(w, kvarn_open_space(w->client, &w->space));
     w->dim = dim;
     w->group = w->space.group;
@@ -190,7 +192,7 @@ static uint64_t run_sequence(struct world *w, float *out, float *lse)
     return seq.sequence;
 }
 
-static void check(const char *preset, uint32_t dim, kvarn_dtype dtype)
+static void check(const char *preset, uint32_t dim, kvarn_dtype dtype, int k_rotated)
 {
     struct world w;
     kvarn_decompress_args get = KVARN_DECOMPRESS_INIT;
@@ -199,7 +201,7 @@ static void check(const char *preset, uint32_t dim, kvarn_dtype dtype)
     float *out, *lse;
     size_t plane, whole, row;
 
-    make(&w, preset, dim, dtype);
+    make(&w, preset, dim, dtype, k_rotated);
     row = (size_t)HEADS * dim;
     plane = w.tokens * row;
     whole = (size_t)BLOCKS * w.group * row;
@@ -240,17 +242,24 @@ static void check(const char *preset, uint32_t dim, kvarn_dtype dtype)
 
 static void test_all(void **state)
 {
-    static const char *const presets[] = {"kvarn_k2v2_g128", "kvarn_k4v2_g128", "kvarn_k4v4_g64"};
+    static const struct {
+        const char *preset;
+        int k_rotated;
+    } forms[] = {{"kvarn_k2v2_g128", 0},
+                 {"kvarn_k4v2_g128", 0},
+                 {"kvarn_k4v4_g64", 0},
+                 {"tight_k2v2_g128", 0},
+                 {"tight_k4v2_g64", 1}};
 
     (void)state;
-    for (size_t p = 0; p < 3; p++)
+    for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++)
         for (uint32_t dim = 64; dim <= 256; dim *= 2)
             for (int dtype = KVARN_F16; dtype <= KVARN_BF16; dtype++)
-                check(presets[p], dim, (kvarn_dtype)dtype);
+                check(forms[f].preset, dim, (kvarn_dtype)dtype, forms[f].k_rotated);
 }
 
 /* The blocks that sealing made are the blocks that COMPRESS makes, digest by digest. */
-static void test_seal_equals_compress(void **state)
+static void check_seal(const char *preset, int k_rotated)
 {
     struct world w;
     kvarn_compress_args put = KVARN_COMPRESS_INIT;
@@ -261,8 +270,7 @@ static void test_seal_equals_compress(void **state)
     kvarn_strides strides;
     float *out, *lse;
 
-    (void)state;
-    make(&w, "kvarn_k2v2_g128", 128, KVARN_F16);
+    make(&w, preset, 128, KVARN_F16, k_rotated);
     out = malloc(sizeof(float) * LAYERS * Q_HEADS * w.dim);
     lse = malloc(sizeof(float) * LAYERS * Q_HEADS);
     run_sequence(&w, out, lse);
@@ -294,6 +302,14 @@ static void test_seal_equals_compress(void **state)
     free(out);
     free(lse);
     unmake(&w);
+}
+
+static void test_seal_equals_compress(void **state)
+{
+    (void)state;
+    check_seal("kvarn_k2v2_g128", 0);
+    check_seal("tight_k2v2_g128", 0);
+    check_seal("tight_k4v2_g128", 1);
 }
 
 int main(void)

@@ -83,12 +83,12 @@ static double answer_error(const float *held, size_t blocks, uint32_t layer, siz
     return sqrt(difference / norm);
 }
 
-static void prefill(const char *address)
+static void prefill_as(const char *address, const char *preset, int k_rotated)
 {
     model_fill(&model, MODEL_SEED);
 
     kvarn_client *client = model_connect(address);
-    uint64_t space = model_open(client, "share");
+    uint64_t space = model_open_as(client, "share", preset, k_rotated);
     kvarn_block_result results[MODEL_BLOCKS];
 
     model_expect(client, model_put(client, space, &model, 4, results), KVARN_OK, "compress");
@@ -99,12 +99,12 @@ static void prefill(const char *address)
     kvarn_close(&client);
 }
 
-static void decode(const char *address)
+static void decode_as(const char *address, const char *preset, int k_rotated)
 {
     model_fill(&model, MODEL_SEED);
 
     kvarn_client *client = model_connect(address);
-    uint64_t space = model_open(client, "share"), sequence;
+    uint64_t space = model_open_as(client, "share", preset, k_rotated), sequence;
     float out[MODEL_Q_ROW], lse[MODEL_Q_HEADS], *held;
     uint32_t blocks;
 
@@ -133,11 +133,50 @@ static void decode(const char *address)
     kvarn_close(&client);
 }
 
+static void prefill(const char *address)
+{
+    prefill_as(address, "kvarn_k2v2_g64", 0);
+}
+
+static void decode(const char *address)
+{
+    decode_as(address, "kvarn_k2v2_g64", 0);
+}
+
+static void prefill_tight(const char *address)
+{
+    prefill_as(address, "tight_k2v2_g64", 1);
+}
+
+static void decode_tight(const char *address)
+{
+    decode_as(address, "tight_k2v2_g64", 1);
+}
+
 static void a_second_process_finds_the_prefix(void **state)
 {
     (void)state;
     test_child_run("prefill", daemon_.unix_address);
     test_child_run("decode", daemon_.unix_address);
+}
+
+/* Blocks of the same keys in a space of their own: the other preset's are not found. A GPU's
+ * kernels do not have this form, and say so. */
+static void keys_as_they_come_are_shared_too(void **state)
+{
+    (void)state;
+    if (getenv("KVARN_TEST_DEVICE") != NULL) {
+        kvarn_client *client = model_connect(daemon_.unix_address);
+        kvarn_space_options space = model_space("share");
+
+        space.preset = "tight_k2v2_g64";
+        space.k_rotated = 1;
+        model_expect(client, kvarn_open_space(client, &space), KVARN_UNSUPPORTED, "on a GPU");
+        kvarn_close(&client);
+        return;
+    }
+    test_child_run("prefill_tight", daemon_.unix_address);
+    test_child_run("decode_tight", daemon_.unix_address);
 }
 
 static void over_tcp_too(void **state)
@@ -313,13 +352,18 @@ static void a_closed_connection_gives_everything_back(void **state)
     kvarn_close(&watcher);
 }
 
-static const struct test_body bodies[] = {{"prefill", prefill}, {"decode", decode}, {NULL, NULL}};
+static const struct test_body bodies[] = {{"prefill", prefill},
+                                          {"decode", decode},
+                                          {"prefill_tight", prefill_tight},
+                                          {"decode_tight", decode_tight},
+                                          {NULL, NULL}};
 
 int main(int count, char **values)
 {
     int child = test_child_main(count, values, bodies);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_process_finds_the_prefix),
+        cmocka_unit_test(keys_as_they_come_are_shared_too),
         cmocka_unit_test(over_tcp_too),
         cmocka_unit_test(a_second_put_answers_exists),
         cmocka_unit_test(append_then_seal_is_compress),
