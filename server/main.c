@@ -256,6 +256,8 @@ static bool open_service(struct front *front)
         .context = front,
         .server = "kvarnd " KVARN_VERSION,
         .eviction = front->config.lru ? KVD_EVICT_LRU : KVD_EVICT_S3FIFO,
+        .high_percent = front->config.high_percent,
+        .low_percent = front->config.low_percent,
         .quotas = front->config.quotas,
         .quota_tenants = numbers,
         .quota_count = front->config.quota_count,

@@ -43,6 +43,7 @@ static kvarn_status take_defaults(struct kvd_config *config, char *why)
         [KVD_KEY_POOL] = KVD_DEFAULT_POOL,
         [KVD_KEY_STAGING] = KVD_DEFAULT_STAGING,
         [KVD_KEY_EVICTION] = "s3fifo",
+        [KVD_KEY_WATERMARKS] = "none",
         [KVD_KEY_QUOTA] = "none",
         [KVD_KEY_SHARE] = "none",
         [KVD_KEY_CPU] = "auto",

@@ -24,6 +24,7 @@ enum kvd_key {
     KVD_KEY_DISK_BANDWIDTH,
     KVD_KEY_DISK_IO,
     KVD_KEY_EVICTION,
+    KVD_KEY_WATERMARKS,
     KVD_KEY_QUOTA,
     KVD_KEY_SHARE,
     KVD_KEY_THREADS,
@@ -60,8 +61,9 @@ struct kvd_config {
     struct kvd_share shares[KVD_SHARES_MAX];
     char share_text[KVD_SHARES_MAX][KVD_CONFIG_TEXT_MAX];
     uint32_t share_count;
-    bool lru;                       /* eviction; else S3-FIFO */
-    char disk[KVD_CONFIG_TEXT_MAX]; /* folder; "" = none */
+    uint32_t high_percent, low_percent; /* 0: no watermarks */
+    bool lru;                           /* eviction; else S3-FIFO */
+    char disk[KVD_CONFIG_TEXT_MAX];     /* folder; "" = none */
     uint64_t disk_bytes, disk_bandwidth;
     char disk_io[16]; /* auto, uring, threads */
     uint32_t threads;

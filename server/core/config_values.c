@@ -283,6 +283,22 @@ static bool set_disk_io(struct kvd_config *config, const char *value, const char
     return one_of(value, names);
 }
 
+static bool set_watermarks(struct kvd_config *config, const char *value, const char **why)
+{
+    const char *colon = strchr(value, ':');
+    char high[4];
+
+    config->high_percent = config->low_percent = 0;
+    if (strcmp(value, "none") == 0)
+        return true;
+    *why = "two percentages, the higher one first, as 95:90; or none";
+    if (colon == NULL || colon - value >= (ptrdiff_t)sizeof high)
+        return false;
+    snprintf(high, sizeof high, "%.*s", (int)(colon - value), value);
+    return kvd_config_number(high, 10, 2, 100, &config->high_percent) &&
+           kvd_config_number(colon + 1, 10, 1, config->high_percent - 1, &config->low_percent);
+}
+
 static bool set_log_level(struct kvd_config *config, const char *value, const char **why)
 {
     static const char *const names[] = {"error", "warn", "info", "debug", NULL};
@@ -332,6 +348,10 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
          "what goes when a pool is full: s3fifo keeps what is used again, lru what "
          "was used last (s3fifo)",
          set_eviction},
+    [KVD_KEY_WATERMARKS] = {"watermarks", "KVARND_WATERMARKS", "HIGH:LOW",
+                            "above HIGH percent of what a tenant may have in a pool, blocks of it "
+                            "are evicted ahead of need until it is at LOW, as 95:90 (none)",
+                            set_watermarks},
     [KVD_KEY_QUOTA] =
         {"quota", "KVARND_QUOTA", "TENANT ...",
          "what a tenant may have, as \"uid-1001 host=1GiB..4GiB gpu=..8GiB requests=16 "

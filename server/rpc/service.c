@@ -147,6 +147,8 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     status = set_quotas(service);
     if (status != KVARN_OK)
         return status;
+    service->watermark.high = options->high_percent;
+    service->watermark.low = options->low_percent;
     kvd_evict_init(&service->evict, options->eviction, secret);
     kvd_blocks_init(&service->blocks, &service->evict);
     service->blocks.counts = &service->counts;
@@ -233,6 +235,7 @@ void kvd_service_tick(struct kvd_service *service)
     for (uint32_t i = 0; i < service->device_count; i++) {
         kvd_pool_trim(service->devices[i].pool, KVD_POOL_LINGER_TICKS);
         kvd_recheck_pump(service->devices[i].recheck);
+        kvd_watermark_step(&service->watermark, &service->blocks, service->devices[i].pool, i);
     }
     kvd_service_sweep(service);
     for (struct kvd_work *work = service->waiting, *next; work; work = next) {

@@ -33,8 +33,9 @@ struct kvd_service_options {
     void *context;                                              /* of the three above */
     const char *server;                                         /* "kvarnd 0.1.0"; NULL = that */
     enum kvd_evict_policy eviction;
-    const struct kvd_quota *quotas; /* [quota_count], of these tenants; for opening only */
-    const uint32_t *quota_tenants;  /* [quota_count] */
+    uint32_t high_percent, low_percent; /* watermarks; 0 = none */
+    const struct kvd_quota *quotas;     /* [quota_count], of these tenants; for opening only */
+    const uint32_t *quota_tenants;      /* [quota_count] */
     uint32_t quota_count;
     uint32_t requests_max;      /* 0 = KVD_REQUESTS_MAX; smaller in tests */
     uint32_t sequences_max;     /* 0 = KVD_SEQUENCES_MAX */

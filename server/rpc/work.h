@@ -34,6 +34,7 @@
 #include "server/store/lease.h"
 #include "server/store/sequence.h"
 #include "server/store/space.h"
+#include "server/store/watermark.h"
 
 enum {
     KVD_WORK_MEMORY = 16384,
@@ -158,6 +159,7 @@ struct kvd_service {
     struct kvd_service_device devices[KVD_DEVICES_MAX];
     uint32_t device_count;
     struct kvd_evict evict;
+    struct kvd_watermark watermark;
     struct kvd_counts counts;
     struct kvd_events events;
     uint32_t sweep_at, sweep_end; /* descriptors that may be of spaces that were reset */

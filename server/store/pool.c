@@ -44,12 +44,13 @@ struct class
 };
 
 struct share {
-    uint64_t reserved, guaranteed, maximum;
+    uint64_t used, reserved, guaranteed, maximum;
 };
 
 struct kvd_pool {
     uint64_t capacity_bytes, unit_bytes, chunk_bytes;
     uint64_t used_bytes, reserved_bytes;
+    uint64_t guaranteed_bytes;
     uint64_t owed_bytes; /* guaranteed and not reserved yet, of all tenants */
     struct share shares[KVD_TENANTS_MAX];
     kvd_pool_wipe wipe;
@@ -175,6 +176,7 @@ kvarn_status kvd_pool_quota(struct kvd_pool *pool, uint32_t tenant, uint64_t gua
     if (all > pool->capacity_bytes)
         return KVARN_TOO_LARGE;
     pool->owed_bytes -= owed(share);
+    pool->guaranteed_bytes = all;
     share->guaranteed = round_up(guaranteed_bytes, pool->unit_bytes);
     share->maximum = maximum_bytes;
     pool->owed_bytes += owed(share);
@@ -184,6 +186,19 @@ kvarn_status kvd_pool_quota(struct kvd_pool *pool, uint32_t tenant, uint64_t gua
 uint64_t kvd_pool_tenant_bytes(const struct kvd_pool *pool, uint32_t tenant)
 {
     return pool->shares[tenant].reserved;
+}
+
+uint64_t kvd_pool_tenant_used_bytes(const struct kvd_pool *pool, uint32_t tenant)
+{
+    return pool->shares[tenant].used;
+}
+
+uint64_t kvd_pool_tenant_most_bytes(const struct kvd_pool *pool, uint32_t tenant)
+{
+    const struct share *share = &pool->shares[tenant];
+    uint64_t most = pool->capacity_bytes - (pool->guaranteed_bytes - share->guaranteed);
+
+    return share->maximum < most ? share->maximum : most;
 }
 
 /* ---- classes ---- */
@@ -451,6 +466,7 @@ kvarn_status kvd_pool_take(struct kvd_pool *pool, uint32_t tenant, uint64_t slot
     if (--chunk->free_slots == 0)
         unlink_chunk(pool, at);
     pool->used_bytes += slot_bytes;
+    pool->shares[tenant].used += slot_bytes;
     *offset = (uint64_t)at * pool->unit_bytes + slot * slot_bytes;
     return KVARN_OK;
 }
@@ -470,6 +486,7 @@ void kvd_pool_give(struct kvd_pool *pool, uint64_t offset)
     assert((pool->bits[word] & bit) == 0); /* given twice */
     set_word(pool, word, pool->bits[word] | bit);
     pool->used_bytes -= chunk->slot_bytes;
+    pool->shares[pool->classes[chunk->class_index].tenant].used -= chunk->slot_bytes;
     if (chunk->free_slots++ == 0)
         link_chunk(pool, at);
     if (chunk->free_slots < chunk->slots)

@@ -27,7 +27,10 @@ void kvd_pool_close(struct kvd_pool **pool);
  * for it whatever others want. TOO_LARGE when the guarantees of all are more than the pool. */
 kvarn_status kvd_pool_quota(struct kvd_pool *pool, uint32_t tenant, uint64_t guaranteed_bytes,
                             uint64_t maximum_bytes);
-uint64_t kvd_pool_tenant_bytes(const struct kvd_pool *pool, uint32_t tenant);
+uint64_t kvd_pool_tenant_bytes(const struct kvd_pool *pool, uint32_t tenant);      /* in chunks */
+uint64_t kvd_pool_tenant_used_bytes(const struct kvd_pool *pool, uint32_t tenant); /* in slots */
+/* The most that its chunks may take: its maximum, and not what others are guaranteed. */
+uint64_t kvd_pool_tenant_most_bytes(const struct kvd_pool *pool, uint32_t tenant);
 
 /* Gives a slot of slot_bytes (128-byte aligned offset in the pool). NO_SPACE when no chunk has
  * room, QUOTA when another chunk would be more than the tenant may have or than others are owed;

@@ -104,9 +104,13 @@ kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *
 struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle);
 
 /* Tenant and pool as one number, for eviction. */
+static inline uint32_t kvd_owner_of(uint32_t tenant, uint32_t device)
+{
+    return tenant * KVD_DEVICES_MAX + device;
+}
 static inline uint32_t kvd_space_owner(const struct kvd_space *space)
 {
-    return space->tenant * KVD_DEVICES_MAX + space->device;
+    return kvd_owner_of(space->tenant, space->device);
 }
 
 static inline uint32_t kvd_space_list(const struct kvd_space *space, uint32_t kind)

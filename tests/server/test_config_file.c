@@ -80,6 +80,7 @@ static void every_key_may_stand_in_a_file(void **state)
                "staging: 5MiB\n"
                "threads: 3\n"
                "eviction: lru\n"
+               "watermarks: 95:90\n"
                "quota:\n  - uid-7 host=1GiB..2GiB\n  - uid-8 leases=3\n"
                "share: team uid-9 uid-10\n"
                "cpu: avx2\n"
@@ -111,6 +112,8 @@ static void every_key_may_stand_in_a_file(void **state)
     for (unsigned key = 0; key < KVD_KEY_COUNT; key++)
         assert_int_equal(config.rank[key], KVD_RANK_FILE);
     assert_true(config.lru);
+    assert_int_equal(config.high_percent, 95);
+    assert_int_equal(config.low_percent, 90);
     assert_int_equal(config.quota_count, 2);
     assert_int_equal(config.quotas[0].guaranteed[KVD_TIER_HOST], 1 << 30);
     assert_string_equal(config.quotas[1].name, "uid-8");
