@@ -225,9 +225,9 @@ typedef struct kvarn_space_options {
      * chooses. Not part of what is equal or not. */
     const char *device;
     /* in: 1: K and queries are taken as they come, and K is given back so. Either the caller has
-     * rotated both, or the model is better off without, as models are that normalise queries and
-     * keys (Gemma 3, Qwen 3): there rotation spreads the error of the channels with the largest
-     * keys over those that the queries look at. */
+     * rotated both, or the model is better off without, as Gemma 3 is: where queries are large in
+     * channels in which keys are small, rotation spreads the error of the largest keys over the
+     * channels that the queries look at. tests/accuracy measures which is better for a model. */
     int k_rotated;
 } kvarn_space_options;
 #define KVARN_SPACE_OPTIONS_INIT                                                                   \

@@ -19,6 +19,7 @@ from paths import ROOT, Missing
 F16, F32 = 1, 3
 AT_END = 2 ** 64 - 1
 KEY_BYTES = 32
+PLAIN_K = "_plain_k"
 TILES_PER_CALL = 512
 
 
@@ -45,7 +46,7 @@ class SpaceOptions(c.Structure):
                       "kv_heads:u head_dim:u dtype:i preset:s iterations:u v_rotated:i "
                       "key_algorithm:s layer_begin:u layer_count:u head_begin:u head_count:u "
                       "space:U fingerprint:k group:u sink_tokens:u record_bytes:U "
-                      "tile_block_bytes:U exact_block_bytes:U device:s")
+                      "tile_block_bytes:U exact_block_bytes:U device:s k_rotated:i")
 
 
 class CompressArgs(c.Structure):
@@ -60,7 +61,7 @@ class DecompressArgs(c.Structure):
 
 class BlocksArgs(c.Structure):
     _fields_ = fields("size:z deadline_ms:u space:U keys:p count:z lease_ms:u all:i results:p "
-                      "matched:z lease:U")
+                      "matched:z lease:U cursor:U total:U limit:u unpin:i group:U ranks:u")
 
 
 class Query(c.Structure):
@@ -127,9 +128,10 @@ class Connection:
     def record_bytes(self, preset: Preset, dim: int) -> int:
         return self.lib.kvarn_record_bytes(c.byref(preset), dim)
 
-    def open_space(self, layers: int, heads: int, dim: int, preset: str) -> SpaceOptions:
+    def open_space(self, layers: int, heads: int, dim: int, preset: str,
+                   k_rotated: bool = False) -> SpaceOptions:
         space = SpaceOptions(model=b"accuracy", layers=layers, kv_heads=heads, head_dim=dim,
-                             dtype=F16, preset=preset.encode())
+                             dtype=F16, preset=preset.encode(), k_rotated=k_rotated)
         self.call("open_space", space)
         return space
 
@@ -146,14 +148,20 @@ def address(x: np.ndarray) -> int:
 
 
 class KvarndMethod:
-    """A preset of kvarnd as a method: complete tiles through COMPRESS and DECOMPRESS."""
+    """A preset of kvarnd as a method: complete tiles through COMPRESS and DECOMPRESS.
+
+    A name that ends in PLAIN_K is the preset before it in a space with k_rotated: K as it
+    comes.
+    """
 
     def __init__(self, name: str, connection: Connection):
         known = {preset.name.decode(): preset for preset in connection.presets()}
-        if name not in known:
-            raise Missing(f"kvarnd has no preset {name}; it has {', '.join(known)}")
-        self.name = self.label = name
-        self.preset, self.connection = known[name], connection
+        preset = name.removesuffix(PLAIN_K)
+        if preset not in known:
+            raise Missing(f"kvarnd has no preset {preset}; it has {', '.join(known)}")
+        self.name, self.plain_k = name, name != preset
+        self.label = f"{preset}, K not rotated" if self.plain_k else preset
+        self.preset, self.connection = known[preset], connection
         self.group = self.preset.group
         self.spaces: dict[int, int] = {}
 
@@ -174,7 +182,8 @@ class KvarndMethod:
         """Each tile is a block of a space of one layer and one head."""
         dim, connection = k.shape[2], self.connection
         if dim not in self.spaces:
-            self.spaces[dim] = connection.open_space(1, 1, dim, self.name).space
+            self.spaces[dim] = connection.open_space(1, 1, dim, self.preset.name.decode(),
+                                                     self.plain_k).space
         space, keys = self.spaces[dim], connection.new_keys(len(k))
         rows = [np.ascontiguousarray(x, np.float16) for x in (k, v)]
         got = [np.empty_like(x) for x in rows]

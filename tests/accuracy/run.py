@@ -18,7 +18,7 @@ import numpy as np  # noqa: E402
 import regimes  # noqa: E402
 import results  # noqa: E402
 import texts  # noqa: E402
-from kvarnd_cache import Connection, KvarndMethod  # noqa: E402
+from kvarnd_cache import PLAIN_K, Connection, KvarndMethod  # noqa: E402
 from methods import METHODS  # noqa: E402
 from models import MODELS, Model  # noqa: E402
 from paths import ROOT, Missing  # noqa: E402
@@ -106,13 +106,15 @@ def plan(args: argparse.Namespace) -> list[Job]:
 def choose_methods(args: argparse.Namespace, connection: Connection) -> dict[str, object]:
     """Every method by name: kvarnd's presets, then the reference code's."""
     presets = [preset.name.decode() for preset in connection.presets()]
+    presets += [name + PLAIN_K for name in presets if name.startswith(("kvarn", "tight"))
+                and not name.endswith("_k4v4_g128")]
     known = presets + list(METHODS)
     if args.smoke and not args.methods:
         names = ["kvarn_k2v2_g128", "kivi_k2v2_g128"]
     elif args.methods:
         names = args.methods.split(",")
     else:
-        names = [name for name in known if not name.endswith("_g64")]
+        names = [name for name in known if "_g64" not in name]
     if wrong := [name for name in names if name not in known]:
         raise Missing(f"there is no method {wrong[0]}; known: {', '.join(known)}")
     return {name: METHODS[name] if name in METHODS else KvarndMethod(name, connection)
