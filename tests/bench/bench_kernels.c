@@ -74,7 +74,8 @@ static struct tile tile_make(uint64_t seed)
     return tile;
 }
 
-static void compress(const struct kvk_table *table, const uint8_t *pair, const struct tile *tile)
+static void compress(const struct kvk_table *table, const uint8_t *pair, kvarn_range range,
+                     const struct tile *tile)
 {
     struct kvk_compress op = {.shape = shape_of(pair),
                               .k = tile->k,
@@ -84,8 +85,40 @@ static void compress(const struct kvk_table *table, const uint8_t *pair, const s
                               .record = tile->record,
                               .scratch = tile->scratch};
 
+    op.shape.range = (uint8_t)range;
     if (table->compress(&op) != KVARN_OK)
         abort();
+}
+
+/* What the tight range costs: the same tile with and without, in turn. */
+static int report_tight(const uint8_t *pair)
+{
+    struct tile tile = tile_make(7);
+    double seconds[2][MAX_ROUNDS];
+    int rounds = quick ? 9 : 41, ok = 1;
+
+    for (int i = 1; i < 3; i++) {
+        const struct kvk_table *table = kvk_cpu_table(names[i]);
+        double tight, whole;
+        char name[64];
+
+        if (table == NULL)
+            continue;
+        for (int r = 0; r < rounds; r++) {
+            for (int range = 0; range < 2; range++) {
+                double start = bench_seconds();
+
+                for (int t = 0; t < 12; t++)
+                    compress(table, pair, (kvarn_range)range, &tile);
+                seconds[range][r] = (bench_seconds() - start) / 12;
+            }
+        }
+        whole = 1 / bench_percentile(seconds[KVARN_RANGE_MINMAX], (unsigned long)rounds, 0.1);
+        tight = 1 / bench_percentile(seconds[KVARN_RANGE_TIGHT], (unsigned long)rounds, 0.1);
+        snprintf(name, sizeof(name), "compress tight k%dv%d %s", pair[0], pair[1], names[i]);
+        ok &= bench_row_print(&(struct bench_row){name, "tiles/s", tight, whole, '>', 0.85});
+    }
+    return ok;
 }
 
 static int report_compress(const uint8_t *pair)
@@ -102,7 +135,7 @@ static int report_compress(const uint8_t *pair)
             double start = bench_seconds();
 
             for (int t = 0; t < times && table != NULL; t++)
-                compress(table, pair, &tile);
+                compress(table, pair, KVARN_RANGE_MINMAX, &tile);
             seconds[i][r] = (bench_seconds() - start) / times;
         }
     }
@@ -206,7 +239,7 @@ static int report_job(const char *name, enum job job, const struct kvk_table *ta
     int rounds = quick ? 5 : 15;
 
     for (int i = 0; i < THREADS && pair != NULL; i++)
-        compress(table, pair, &lanes[i].tile);
+        compress(table, pair, KVARN_RANGE_MINMAX, &lanes[i].tile);
     for (int r = 0; r < rounds; r++) {
         baseline[r] = turn(JOB_MEMCPY, NULL, NULL);
         value[r] = turn(job, table, pair);
@@ -250,6 +283,7 @@ int main(int argc, char **argv)
     quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     for (size_t p = 0; p < 3; p++)
         ok &= report_compress(pairs[p]);
+    ok &= report_tight(pairs[0]);
     lanes_start();
     for (size_t p = 0; p < 3; p++) {
         for (size_t i = 1; i < 3; i++) {
