@@ -1,4 +1,4 @@
-/* PING, STATS, LIST and DRAIN: answers that are metadata alone. */
+/* PING, ERASE, STATS, LIST and DRAIN: answers that are metadata alone. */
 #include "client/client_internal.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static kvarn_status make(struct kvarn_client *client, uint8_t op, size_t room,
     return KVARN_OK;
 }
 
-/* ---- PING */
+/* ---- PING, ERASE */
 
 static kvarn_status reply_ping(struct kvarn_call *call, const struct kvc_reply *reply,
                                const char **why)
@@ -34,11 +34,10 @@ static kvarn_status reply_ping(struct kvarn_call *call, const struct kvc_reply *
     return KVARN_OK;
 }
 
-static kvarn_status plan_ping(struct kvarn_client *client, void *args, struct kvarn_call **call)
+static kvarn_status plan_echo(struct kvarn_client *client, uint8_t op, struct kvarn_call **call)
 {
-    kvarn_status status = make(client, KVW_PING, KVC_METADATA_ROOM, reply_ping, call);
+    kvarn_status status = make(client, op, KVC_METADATA_ROOM, reply_ping, call);
 
-    (void)args;
     if (!*call)
         return status;
     struct kvw_ping ping = {.echo = kvc_now_ns()};
@@ -48,7 +47,20 @@ static kvarn_status plan_ping(struct kvarn_client *client, void *args, struct kv
     return KVARN_OK;
 }
 
+static kvarn_status plan_ping(struct kvarn_client *client, void *args, struct kvarn_call **call)
+{
+    (void)args;
+    return plan_echo(client, KVW_PING, call);
+}
+
+static kvarn_status plan_erase(struct kvarn_client *client, void *args, struct kvarn_call **call)
+{
+    (void)args;
+    return plan_echo(client, KVW_ERASE, call);
+}
+
 KVC_DEFINE_OPERATION(ping, kvarn_ping_args, KVW_PING, plan_ping)
+KVC_DEFINE_OPERATION(erase, kvarn_ping_args, KVW_ERASE, plan_erase)
 
 /* ---- STATS */
 

@@ -130,6 +130,7 @@ const char *kvw_op_name(uint8_t op)
         [KVW_DRAIN] = "DRAIN",
         [KVW_EVENTS] = "EVENTS",
         [KVW_PERSIST] = "PERSIST",
+        [KVW_ERASE] = "ERASE",
     };
 
     return op < sizeof names / sizeof names[0] ? names[op] : NULL;

@@ -13,7 +13,7 @@
 /* clang-format off */
 /*
  * op           request payload                         reply payload
- * HELLO PING OPEN_SPACE RELEASE STATS LIST DRAIN
+ * HELLO PING OPEN_SPACE RELEASE STATS LIST DRAIN ERASE
  *              -                                       -
  * LOOKUP       key[block_count]                        block_status[block_count]
  * COMPRESS     put_row[block_count], K rows, V rows    block_status[block_count]
@@ -72,6 +72,7 @@ enum kvw_op {
     KVW_DRAIN = 34,
     KVW_EVENTS = 35,
     KVW_PERSIST = 40,
+    KVW_ERASE = 41,
 };
 
 /* Bits of Hello.features. None is optional in version 1; unknown bits are ignored. */

@@ -263,6 +263,7 @@ static bool open_service(struct front *front)
         .quota_count = front->config.quota_count,
         .payload_max_bytes = payload_max(&front->config),
         .disk_path = front->files != NULL ? front->config.disk : NULL,
+        .disk_key = front->config.disk_key[0] != '\0' ? front->config.disk_key : NULL,
         .disk_bytes = front->config.disk_bytes,
         .disk_bandwidth = front->config.disk_bandwidth,
         .disk_files = front->files,

@@ -1,4 +1,4 @@
-/* kvarnctl flush, reset, pin: what changes the blocks of a space. */
+/* kvarnctl flush, reset, pin, persist, erase: what changes stored blocks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,5 +147,79 @@ int ctl_pin(struct ctl *ctl, int argc, char **argv)
     args.count = 1;
     args.unpin = options.unpin;
     kvarn_status status = kvarn_pin(ctl->client, &args);
+    return status == KVARN_OK ? CTL_FINE : ctl_fail(ctl, ctl->client, status);
+}
+
+/* ---- persist */
+
+static const struct argp_option persist_flags[] = {
+    {"space", 's', "ID", 0, "the space; ls shows the numbers", 0},
+    {"key", 'k', "HEX", 0, "the block", 0},
+    {0},
+};
+
+int ctl_persist(struct ctl *ctl, int argc, char **argv)
+{
+    struct options options = {0};
+    kvarn_blocks_args args = KVARN_BLOCKS_INIT;
+
+    ctl_parse(ctl, persist_flags, parse, &options,
+              "Ends when the block is synced on the daemon's disk; it stays there until it is "
+              "dropped."
+              "\v"
+              "Examples:\n"
+              "  kvarnctl persist --space 3 --key 6fd1...\n",
+              argc, argv);
+    if (!options.keyed) {
+        fprintf(stderr, "kvarnctl persist: --key is needed\n");
+        return CTL_USAGE;
+    }
+    int code = ctl_connect(ctl);
+    if (code != CTL_FINE)
+        return code;
+    args.space = options.space;
+    args.keys = &options.key;
+    args.count = 1;
+    kvarn_status status = kvarn_persist(ctl->client, &args);
+    return status == KVARN_OK ? CTL_FINE : ctl_fail(ctl, ctl->client, status);
+}
+
+/* ---- erase */
+
+static const struct argp_option erase_flags[] = {
+    {"yes", 'y', NULL, 0, "yes, all of it", 0},
+    {0},
+};
+
+static error_t parse_erase(int key, char *text, struct argp_state *state)
+{
+    (void)text;
+    if (key != 'y')
+        return ARGP_ERR_UNKNOWN;
+    *(bool *)state->input = true;
+    return 0;
+}
+
+int ctl_erase(struct ctl *ctl, int argc, char **argv)
+{
+    kvarn_ping_args args = KVARN_PING_INIT;
+    bool yes = false;
+
+    ctl_parse(
+        ctl, erase_flags, parse_erase, &yes,
+        "Takes away every block of this user (or sharing group), in memory and on disk. On an "
+        "encrypted disk the key goes first, so that copies of its files are of no use either."
+        "\v"
+        "Examples:\n"
+        "  kvarnctl erase --yes\n",
+        argc, argv);
+    if (!yes) {
+        fprintf(stderr, "kvarnctl erase: it cannot be undone; say --yes\n");
+        return CTL_USAGE;
+    }
+    int code = ctl_connect(ctl);
+    if (code != CTL_FINE)
+        return code;
+    kvarn_status status = kvarn_erase(ctl->client, &args);
     return status == KVARN_OK ? CTL_FINE : ctl_fail(ctl, ctl->client, status);
 }

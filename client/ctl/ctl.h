@@ -35,7 +35,7 @@ struct ctl {
 /* Each takes its own arguments (argv[0] is "kvarnctl COMMAND") and returns an exit code. */
 typedef int ctl_run(struct ctl *ctl, int argc, char **argv);
 ctl_run ctl_ping, ctl_describe, ctl_stat, ctl_ls, ctl_verify, ctl_drain, ctl_bench;
-ctl_run ctl_flush, ctl_reset, ctl_pin, ctl_events;
+ctl_run ctl_flush, ctl_reset, ctl_pin, ctl_persist, ctl_erase, ctl_events;
 
 /* -a, -t, -o: a child of every command's parser, whose input is the struct ctl. */
 extern const struct argp ctl_globals;

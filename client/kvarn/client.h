@@ -149,6 +149,9 @@ typedef struct kvarn_ping_args {
         sizeof(kvarn_ping_args), 0                                                                 \
     }
 KVARN_OPERATION(ping, kvarn_ping_args);
+/* Nothing of this tenant is kept: all its spaces are reset, and its blocks leave the daemon's disk;
+ * on an encrypted one its key is destroyed first. OK when that is synced. */
+KVARN_OPERATION(erase, kvarn_ping_args);
 
 typedef struct kvarn_metric {
     char name[96];

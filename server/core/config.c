@@ -53,6 +53,7 @@ static kvarn_status take_defaults(struct kvd_config *config, char *why)
         [KVD_KEY_LOG_LEVEL] = "info",
         [KVD_KEY_QUIET] = "false",
         [KVD_KEY_DISK] = "none",
+        [KVD_KEY_DISK_KEY] = "none",
         [KVD_KEY_DISK_BANDWIDTH] = KVD_DEFAULT_DISK_BANDWIDTH,
         [KVD_KEY_DISK_IO] = "auto", /* a line each */
     };

@@ -21,6 +21,7 @@ enum kvd_key {
     KVD_KEY_POOL,
     KVD_KEY_STAGING,
     KVD_KEY_DISK,
+    KVD_KEY_DISK_KEY,
     KVD_KEY_DISK_BANDWIDTH,
     KVD_KEY_DISK_IO,
     KVD_KEY_EVICTION,
@@ -64,6 +65,7 @@ struct kvd_config {
     uint32_t high_percent, low_percent; /* 0: no watermarks */
     bool lru;                           /* eviction; else S3-FIFO */
     char disk[KVD_CONFIG_TEXT_MAX];     /* folder; "" = none */
+    char disk_key[KVD_CONFIG_TEXT_MAX]; /* file; "" = not encrypted */
     uint64_t disk_bytes, disk_bandwidth;
     char disk_io[16]; /* auto, uring, threads */
     uint32_t threads;

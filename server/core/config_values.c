@@ -164,6 +164,14 @@ static bool set_disk(struct kvd_config *config, const char *value, const char **
     return true;
 }
 
+static bool set_disk_key(struct kvd_config *config, const char *value, const char **why)
+{
+    *why = "a key is none or the path of a file";
+    snprintf(config->disk_key, sizeof config->disk_key, "%s",
+             strcmp(value, "none") == 0 ? "" : value);
+    return *value != '\0';
+}
+
 static bool set_disk_bandwidth(struct kvd_config *config, const char *value, const char **why)
 {
     *why = "a size per second, at least 1MiB, as 256MiB";
@@ -366,6 +374,10 @@ const struct kvd_config_key kvd_config_keys[KVD_KEY_COUNT] = {
                       "a folder for blocks beside the pools, as /var/cache/kvarnd:200GiB; they are "
                       "there again after a restart (none)",
                       set_disk},
+    [KVD_KEY_DISK_KEY] = {"disk-key", "KVARND_DISK_KEY", "FILE",
+                          "64 hexadecimal digits that seal the tenants' keys; the disk is then "
+                          "encrypted with AES-256-GCM (none)",
+                          set_disk_key},
     [KVD_KEY_DISK_BANDWIDTH] = {"disk-bandwidth", "KVARND_DISK_BANDWIDTH", "SIZE",
                                 "what the moves between pools and disk may take per second, each "
                                 "way (" KVD_DEFAULT_DISK_BANDWIDTH ")",

@@ -33,6 +33,7 @@ static const struct kvd_operation *const operations[KVD_OPS] = {
     [KVW_DRAIN] = &kvd_operation_drain,
     [KVW_EVENTS] = &kvd_operation_events,
     [KVW_PERSIST] = &kvd_operation_persist,
+    [KVW_ERASE] = &kvd_operation_erase,
 };
 
 struct kvd_request *kvd_request_new(struct kvd_service *service)

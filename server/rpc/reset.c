@@ -14,7 +14,6 @@ static kvarn_status begin(struct kvd_work *work, const uint8_t *metadata)
 
 struct reset {
     uint64_t matched;
-    uint32_t epoch;
 };
 
 /* With a disk the answer waits until the new epoch stands there. item_count stays 0: the item holds
@@ -27,7 +26,7 @@ static void write_down(struct kvd_work *work)
     kvarn_status status = KVARN_EXISTS;
 
     if (item->status == KVD_TODO && item->entry == KVD_NO_ENTRY)
-        status = kvd_tier_epoch(work, state->epoch);
+        status = kvd_tier_epochs(work);
     if (status == KVARN_EXISTS)
         item->entry = 0;
     else if (status != KVARN_RETRY)
@@ -83,7 +82,6 @@ static void run(struct kvd_work *work)
     service->sweep_end = service->blocks.made;
     service->sweep_at = 0;
     state->matched = matched;
-    state->epoch = epoch;
     write_down(work);
 }
 

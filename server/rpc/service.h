@@ -45,6 +45,7 @@ struct kvd_service_options {
     /* the disk tier: its folder (NULL = none), quota, what its background moves may take per
      * second, and what moves the bytes; files are closed before the service */
     const char *disk_path;
+    const char *disk_key; /* file with the operator's key; NULL: the disk is not encrypted */
     uint64_t disk_bytes, disk_bandwidth;
     struct kvd_files *disk_files;
 };

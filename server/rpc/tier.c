@@ -41,9 +41,10 @@ static void saved(struct kvd_move *move, int failed)
     kvd_move_end(move, failed ? KVARN_INTERNAL : KVARN_OK);
 }
 
-kvarn_status kvd_tier_epoch(struct kvd_work *work, uint32_t epoch)
+kvarn_status kvd_tier_epochs(struct kvd_work *work)
 {
     struct kvd_disk_tier *tier = kvd_work_service(work)->tier;
+    const struct kvd_spaces *spaces = &kvd_work_service(work)->spaces;
     struct kvd_move *move;
     const char *tenant;
 
@@ -51,15 +52,16 @@ kvarn_status kvd_tier_epoch(struct kvd_work *work, uint32_t epoch)
         return KVARN_OK;
     if (tier->saving) /* a thread reads the table */
         return KVARN_RETRY;
+    tenant =
+        tier->service->options.tenant_name(tier->service->options.context, work->request.tenant);
+    for (uint32_t i = 0; i < spaces->epoch_count; i++)
+        if (spaces->epochs[i].tenant == work->request.tenant &&
+            !kvd_disk_epochs_set(&tier->disk->epochs, tenant, spaces->epochs[i].base,
+                                 spaces->epochs[i].epoch))
+            return KVARN_NO_SPACE;
     move = kvd_move_new(tier, KVD_MOVES_SPARE);
     if (!move)
         return KVARN_RETRY;
-    tenant =
-        tier->service->options.tenant_name(tier->service->options.context, work->space->tenant);
-    if (!kvd_disk_epochs_set(&tier->disk->epochs, tenant, work->space->base, epoch)) {
-        kvd_move_end(move, KVARN_OK);
-        return KVARN_NO_SPACE;
-    }
     tier->saving = true;
     move->owner = work;
     kvd_move_call(move, call_save, saved);
@@ -86,6 +88,7 @@ kvarn_status kvd_tier_open(struct kvd_disk_tier **out, struct kvd_service *servi
     tier->files = options->disk_files;
     tier->bandwidth = options->disk_bandwidth;
     tier->dir = (struct kvd_disk_dir){-1, -1};
+    tier->keys.folder = -1;
     tier->disk = kvd_disk_new(options->disk_bytes, service->spaces.secret);
     *out = tier;
     if (!tier->disk) {
@@ -100,6 +103,8 @@ kvarn_status kvd_tier_open(struct kvd_disk_tier **out, struct kvd_service *servi
     tier->up.bytes = tier->down.bytes = (int64_t)(tier->bandwidth / BURST_DIVISOR);
     *why = why_text;
     status = kvd_disk_dir_open(&tier->dir, options->disk_path, tier->disk, &tier->found, why_text);
+    if (status == KVARN_OK)
+        status = kvd_tier_open_keys(tier, why_text);
     if (status != KVARN_OK) {
         kvd_tier_close(out);
         return status;
@@ -121,6 +126,7 @@ void kvd_tier_close(struct kvd_disk_tier **out)
 
     if (!tier)
         return;
+    kvd_disk_keys_close(&tier->keys);
     if (tier->disk)
         kvd_disk_dir_close(&tier->dir, tier->disk);
     kvd_disk_free(&tier->disk);
@@ -173,6 +179,7 @@ void kvd_move_end(struct kvd_move *move, kvarn_status status)
 
     if (move->extent)
         kvd_staging_give(move->home->device, move->extent);
+    kvd_seal_wipe(move->secret, sizeof move->secret);
     if (move->owner) {
         move->owner->items[move->item].status = (uint32_t)status;
         move->owner->items[move->item].entry = KVD_NO_ENTRY;

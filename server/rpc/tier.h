@@ -42,15 +42,19 @@ kvarn_status kvd_tier_fetch(struct kvd_service *service, struct kvd_space *space
 /* Makes the READY block of an item persistent. OK: it is. RETRY: not now; ask again when something
  * has settled. EXISTS: the item's status will be set, and waiters woken, when it is decided. */
 kvarn_status kvd_tier_persist(struct kvd_work *work, uint32_t item);
+/* Everything of the work's tenant that was on disk at the mark: first its key, then its segments.
+ * Called until it is OK; *keyless is the caller's, false at first. As persist, with item 0. */
+uint64_t kvd_tier_mark(const struct kvd_service *service);
+kvarn_status kvd_tier_erase(struct kvd_work *work, uint64_t mark, bool *keyless);
 /* The work does not wait any more. */
 void kvd_tier_detach(struct kvd_work *work);
 /* Off the disk; true when it was there. */
 bool kvd_tier_drop(struct kvd_service *service, struct kvd_space *space, const kvarn_key *key);
 /* All blocks of a space; shards: and of the model's other shards. */
 void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space, bool shards);
-/* Writes down that the model of the work's space is in this epoch, so that no later daemon finds a
- * block of before. As persist: OK without a disk; EXISTS: item 0 will be told. */
-kvarn_status kvd_tier_epoch(struct kvd_work *work, uint32_t epoch);
+/* Writes down in which epochs the models of the work's tenant are, so that no later daemon finds a
+ * block of before a RESET. As persist: OK without a disk; EXISTS: item 0 will be told. */
+kvarn_status kvd_tier_epochs(struct kvd_work *work);
 
 /* Figures for STATS; all zero without a tier. */
 struct kvd_tier_figures {

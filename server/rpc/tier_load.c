@@ -57,10 +57,20 @@ static void copy_up(struct kvd_move *move)
         give_up(move, status);
 }
 
+static void unsealed(struct kvd_move *move, int failed)
+{
+    if (failed)
+        lost(move, "its seal does not match");
+    else
+        copy_up(move);
+}
+
 static void loaded(struct kvd_move *move, int failed)
 {
     if (failed)
         lost(move, strerror(failed));
+    else if (move->segment->header.sealed)
+        kvd_move_unseal(move, unsealed);
     else
         copy_up(move);
 }
@@ -70,11 +80,21 @@ static kvarn_status load(struct kvd_disk_tier *tier, struct kvd_space *space, co
 {
     struct kvd_blocks *blocks = &tier->service->blocks;
     struct kvd_move *move = kvd_move_new(tier, 2 * KVD_MOVES_SPARE);
-    kvarn_status status;
+    kvarn_status status = KVARN_OK;
 
     if (!move)
         return KVARN_RETRY;
-    status = kvd_move_staging(move, space, record->segment->header.kind);
+    if (record->segment->header.sealed) {
+        const struct kvd_disk_secret *row =
+            kvd_disk_keys_of(&tier->keys, record->segment->header.identity.tenant);
+
+        /* BUSY: it is being erased, and the record with it */
+        status = row && row->state == KVD_SECRET_READY ? KVARN_OK : KVARN_RETRY;
+        if (status == KVARN_OK)
+            memcpy(move->secret, row->key, sizeof move->secret);
+    }
+    if (status == KVARN_OK)
+        status = kvd_move_staging(move, space, record->segment->header.kind);
     if (status == KVARN_OK) {
         status = kvd_block_claim(blocks, space, key, record->segment->header.kind, &move->block);
         if (status == KVARN_EXISTS)
@@ -83,6 +103,7 @@ static kvarn_status load(struct kvd_disk_tier *tier, struct kvd_space *space, co
     if (status != KVARN_OK) {
         if (move->extent)
             kvd_staging_give(move->home->device, move->extent);
+        kvd_seal_wipe(move->secret, sizeof move->secret);
         move->used = false;
         tier->move_count--;
         return status == KVARN_EXISTS ? KVARN_RETRY : status;

@@ -10,6 +10,7 @@
 #include "server/rpc/work.h"
 #include "server/store/disk.h"
 #include "server/store/disk_dir.h"
+#include "server/store/disk_keys.h"
 
 enum {
     KVD_MOVES_MAX = 64,
@@ -41,6 +42,8 @@ struct kvd_move {
     struct kvd_work *owner; /* who asked for it; NULL: nobody waits */
     uint32_t item;
     uint8_t page[KVD_DISK_ENTRY_BYTES];
+    uint8_t secret[KVD_SEAL_KEY_BYTES]; /* of a sealed segment's tenant, until the end */
+    struct kvd_disk_secret *row;        /* whose key is being made or erased */
 };
 
 struct kvd_sync {
@@ -61,6 +64,7 @@ struct kvd_disk_tier {
     struct kvd_disk *disk;
     struct kvd_disk_dir dir;
     struct kvd_disk_found found;
+    struct kvd_disk_keys keys; /* folder -1: no encryption */
     struct {
         uint64_t handle;
         uint32_t space;
@@ -96,6 +100,16 @@ kvarn_status kvd_move_staging(struct kvd_move *move, const struct kvd_space *spa
  * checked. RETRY: not queued. */
 kvarn_status kvd_move_copy(struct kvd_move *move, const struct kvd_block *block, bool up,
                            kvd_move_step then);
+
+/* ---- tier_seal.c. Loads the operator's key and looks which segments can be opened. */
+kvarn_status kvd_tier_open_keys(struct kvd_disk_tier *tier, char *why);
+/* OK: the space's blocks may be stored, and move->secret is set if they are sealed. RETRY: the
+ * tenant's key is being made. */
+kvarn_status kvd_move_secret(struct kvd_move *move, uint32_t space);
+/* The bytes in staging, in place, on a thread. `then` finds failed set when that could not be done.
+ */
+void kvd_move_seal(struct kvd_move *move, kvd_move_step then);
+void kvd_move_unseal(struct kvd_move *move, kvd_move_step then);
 
 /* ---- tier_store.c. What is on its way down does not arrive: of this key, of all (NULL). True:
  * there was some. */

@@ -105,13 +105,24 @@ static void payload_written(struct kvd_move *move, int failed)
     kvd_move_sync(move, payload_synced);
 }
 
+static void sealed(struct kvd_move *move, int failed)
+{
+    if (failed)
+        give_up(move, KVARN_RETRY);
+    else
+        kvd_move_write(move, payload_written);
+}
+
 static void copied_down(struct kvd_move *move, int failed)
 {
     struct kvd_block *block = still_there(move);
 
     (void)failed;
     if (move->checked == KVARN_OK) {
-        kvd_move_write(move, payload_written);
+        if (move->segment->header.sealed)
+            kvd_move_seal(move, sealed);
+        else
+            kvd_move_write(move, payload_written);
         return;
     }
     if (move->checked == KVARN_CORRUPT && block) {
@@ -138,16 +149,19 @@ bool kvd_tier_cancel(struct kvd_disk_tier *tier, uint32_t space, const kvarn_key
     return any;
 }
 
-static kvarn_status claim(struct kvd_disk_tier *tier, const struct kvd_block *block,
-                          struct kvd_disk_record **record)
+static kvarn_status claim(struct kvd_move *move, const struct kvd_block *block)
 {
+    struct kvd_disk_tier *tier = move->tier;
     struct kvd_disk_segment *make;
     uint32_t space = kvd_tier_space(tier, block->space);
     kvarn_status status;
 
     if (space == KVD_DISK_SPACES_MAX)
         return KVARN_NO_SPACE;
-    status = kvd_disk_claim(tier->disk, space, &block->key, block->kind, record, &make);
+    status = kvd_move_secret(move, space);
+    if (status != KVARN_OK)
+        return status;
+    status = kvd_disk_claim(tier->disk, space, &block->key, block->kind, &move->record, &make);
     if (make)
         kvd_tier_make(tier, make);
     return status;
@@ -176,7 +190,7 @@ kvarn_status kvd_tier_store(struct kvd_disk_tier *tier, struct kvd_block *block,
     move = kvd_move_new(tier, KVD_MOVES_SPARE);
     if (!move)
         return KVARN_RETRY;
-    status = claim(tier, block, &move->record);
+    status = claim(move, block);
     if (status == KVARN_OK) {
         move->segment = move->record->segment;
         move->entry = (struct kvd_disk_entry){.state = KVD_ENTRY_BLOCK,
@@ -194,6 +208,7 @@ kvarn_status kvd_tier_store(struct kvd_disk_tier *tier, struct kvd_block *block,
     if (status != KVARN_OK) {
         if (move->extent)
             kvd_staging_give(move->home->device, move->extent);
+        kvd_seal_wipe(move->secret, sizeof move->secret);
         move->used = false;
         tier->move_count--;
         tier->starved = true;

@@ -275,6 +275,7 @@ extern const struct kvd_operation kvd_operation_hello, kvd_operation_ping, kvd_o
     kvd_operation_verify, kvd_operation_pin, kvd_operation_reset, kvd_operation_events,
     kvd_operation_seq_open, kvd_operation_seq_append, kvd_operation_seq_attend,
     kvd_operation_seq_commit, kvd_operation_seq_fork, kvd_operation_seq_release,
-    kvd_operation_stats, kvd_operation_list, kvd_operation_drain, kvd_operation_persist;
+    kvd_operation_stats, kvd_operation_list, kvd_operation_drain, kvd_operation_persist,
+    kvd_operation_erase;
 
 #endif

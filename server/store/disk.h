@@ -135,6 +135,9 @@ void kvd_disk_keep(struct kvd_disk_record *record);
  * whole. */
 void kvd_disk_forget(struct kvd_disk *disk, uint32_t space, bool shards);
 
+/* A segment that nobody moves anything of: its blocks are not found any more, its file goes. */
+void kvd_disk_drop(struct kvd_disk *disk, struct kvd_disk_segment *segment);
+
 /* The next record whose entry has to be written as it now stands (FREE or BAD); its holder calls
  * cleared once that is synced. NULL: none. */
 struct kvd_disk_record *kvd_disk_clear_next(struct kvd_disk *disk);

@@ -201,6 +201,24 @@ bool kvd_disk_entry_load(struct kvd_disk_entry *entry, const uint8_t at[KVD_DISK
            all_zero(next, KVD_DISK_ENTRY_BYTES - (size_t)(next - at));
 }
 
+void kvd_disk_bound_to(uint8_t out[KVD_DISK_BOUND_BYTES], const struct kvd_disk_header *header,
+                       const struct kvd_disk_entry *entry)
+{
+    const struct kvd_disk_identity *identity = &header->identity;
+    uint8_t *at = out;
+
+    put(&at, header->store, sizeof header->store);
+    put(&at, identity->tenant, sizeof identity->tenant);
+    put(&at, identity->fingerprint, sizeof identity->fingerprint);
+    put32(&at, identity->layer_begin);
+    put32(&at, identity->layers);
+    put32(&at, identity->head_begin);
+    put32(&at, identity->heads);
+    put32(&at, header->kind);
+    put(&at, entry->key.bytes, KVARN_KEY_BYTES);
+    put32(&at, entry->digest);
+}
+
 /* ---- places */
 
 static uint64_t whole_pages(uint64_t bytes)

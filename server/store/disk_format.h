@@ -25,6 +25,8 @@ enum {
     KVD_DISK_NONCE_BYTES = 12,
     KVD_DISK_TAG_BYTES = 16,
     KVD_DISK_SLOTS_MAX = 65536,
+    KVD_DISK_BOUND_BYTES = KVD_DISK_ID_BYTES + KVD_TENANT_NAME_MAX + KVARN_FINGERPRINT_BYTES + 20 +
+                           KVARN_KEY_BYTES + 4,
 };
 
 /* What a stored block belongs to; equal in every byte or another space. */
@@ -63,6 +65,10 @@ void kvd_disk_entry_store(uint8_t at[KVD_DISK_ENTRY_BYTES], const struct kvd_dis
 /* False: no entry. */
 bool kvd_disk_entry_load(struct kvd_disk_entry *entry, const uint8_t at[KVD_DISK_ENTRY_BYTES],
                          uint64_t number, uint32_t slot);
+
+/* What a sealed block is bound to: put anywhere else it does not open. */
+void kvd_disk_bound_to(uint8_t out[KVD_DISK_BOUND_BYTES], const struct kvd_disk_header *header,
+                       const struct kvd_disk_entry *entry);
 
 /* Where things stand in the file. */
 uint64_t kvd_disk_slot_bytes(const struct kvd_disk_header *header); /* of a block */

@@ -80,7 +80,7 @@ static bool may_drop(const struct kvd_disk *disk, const struct kvd_disk_segment 
 }
 
 /* Its blocks are not found any more; the file goes as a whole. */
-static void drop(struct kvd_disk *disk, struct kvd_disk_segment *segment)
+void kvd_disk_drop(struct kvd_disk *disk, struct kvd_disk_segment *segment)
 {
     for (uint32_t i = 0; i < segment->header.slots; i++) {
         struct kvd_disk_record *record = &segment->records[i];
@@ -114,7 +114,7 @@ static bool drop_one(struct kvd_disk *disk, uint32_t space)
     if (!oldest)
         return false;
     disk->evictions += oldest->live;
-    drop(disk, oldest);
+    kvd_disk_drop(disk, oldest);
     return true;
 }
 
@@ -132,7 +132,7 @@ void kvd_disk_forget(struct kvd_disk *disk, uint32_t space, bool shards)
                memcmp(its->fingerprint, mine->fingerprint, sizeof mine->fingerprint) == 0)))
             continue;
         if (!segment->busy && !segment->clearing) {
-            drop(disk, segment);
+            kvd_disk_drop(disk, segment);
             continue;
         }
         for (uint32_t slot = 0; slot < segment->header.slots; slot++)

@@ -109,6 +109,11 @@ expect 2 pin --space 5
 expect 2 pin --space 5 --key 12
 errors '64 hexadecimal'
 expect 4 pin --space 5 --key "$(printf '%064d' 7)"
+expect 2 persist --space 5
+expect 4 persist --space 5 --key "$(printf '%064d' 7)"
+expect 2 erase
+errors 'say --yes'
+expect 0 erase --yes
 expect 0 events --snapshot
 [ ! -s "$work/out" ] || { echo "FAIL: an empty daemon stores something"; failed=1; }
 
@@ -160,6 +165,8 @@ json "d['spaces'][0]['result']=='OK'"
 space=$(python3 -c "import json; print(json.load(open('$work/out'))['spaces'][0]['space'])")
 expect 4 pin --space "$space" --key "$(printf '%064d' 7)"
 errors 'not stored'
+expect 1 persist --space "$space" --key "$(printf '%064d' 7)"
+errors 'no disk; start it with --disk'
 expect 0 flush --space "$space" -o json
 json "d['flush']['dropped']==0"
 "$ctl" -t 10 events -c 4 -o json >"$work/events" 2>&1 & # tells what the bench stores

@@ -91,6 +91,7 @@ static void every_key_may_stand_in_a_file(void **state)
                "log-level: warn\n"
                "quiet: true\n"
                "disk: /var/cache/a:b:5GiB\n"
+               "disk-key: /etc/kvarnd.key\n"
                "disk-bandwidth: 7MiB\n"
                "disk-io: threads\n");
     if (read_back(&config, why) != KVARN_OK)
@@ -123,6 +124,7 @@ static void every_key_may_stand_in_a_file(void **state)
     assert_int_equal(config.disk_bytes, 5ull << 30);
     assert_int_equal(config.disk_bandwidth, 7 << 20);
     assert_string_equal(config.disk_io, "threads");
+    assert_string_equal(config.disk_key, "/etc/kvarnd.key");
     snprintf(want, sizeof want, "%s:4:10", path);
     assert_string_equal(config.from[KVD_KEY_THREADS], want);
 }

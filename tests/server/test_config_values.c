@@ -72,6 +72,7 @@ static void values_that_are_wrong(void **state)
         {"disk", "/cache:1MiB", "at least 4MiB"},
         {"disk-bandwidth", "1KiB", "at least 1MiB"},
         {"disk-bandwidth", "50%", "at least 1MiB"},
+        {"disk-key", "", "none or the path"},
         {"disk-io", "aio", "one of auto, uring, threads"},
         {"cpu", "sse", "one of auto, ref, avx2, avx512"},
         {"cpu", "", "one of auto, ref, avx2, avx512"},
@@ -128,7 +129,7 @@ static void bounds_are_allowed(void **state)
         {"watermarks", "none"},     {"watermarks", "100:1"},    {"quota", "a host=1GiB"},
         {"share", "g a b"},         {"share", "none"},          {"disk", "/c:4MiB"},
         {"disk", "none"},           {"disk-bandwidth", "1MiB"}, {"disk-io", "uring"},
-        {"disk-io", "threads"},     {"disk-io", "auto"},
+        {"disk-io", "threads"},     {"disk-io", "auto"},        {"disk-key", "none"},
     };
     struct kvd_config config = {.quiet = true};
 

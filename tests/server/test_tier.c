@@ -367,6 +367,226 @@ static void a_flipped_bit_is_a_missing_block(void **state)
     stop(f);
 }
 
+/* ---- encryption */
+
+static char key_file[96];
+
+static void give_key(struct fixture *f)
+{
+    char text[64];
+    int fd;
+
+    snprintf(key_file, sizeof key_file, "%s.key", f->folder);
+    fd = open(key_file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    memset(text, '5', sizeof text);
+    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    close(fd);
+    f->options.disk_key = key_file;
+}
+
+/* Are these bytes anywhere in a segment? */
+static bool stands_in_a_file(struct fixture *f, const uint8_t *bytes, size_t count)
+{
+    char name[128];
+    struct stat file;
+    uint8_t *all;
+    bool found;
+    int fd;
+
+    assert_true(folder_find(f->folder, "seg-", name, sizeof name));
+    assert_int_equal(stat(name, &file), 0);
+    all = malloc((size_t)file.st_size);
+    fd = open(name, O_RDONLY);
+    assert_int_equal(read(fd, all, (size_t)file.st_size), file.st_size);
+    close(fd);
+    found = memmem(all, (size_t)file.st_size, bytes, count) != NULL;
+    free(all);
+    return found;
+}
+
+static bool first_block_in_a_file(struct fixture *f)
+{
+    struct rig_call *call = blocks(f, KVW_EXPORT, 0, 1);
+    bool found;
+
+    assert_int_equal(call->status, KVARN_OK);
+    found = stands_in_a_file(f, call->payload + KVW_PUT_ROW_BYTES, 64);
+    rig_free(call);
+    return found;
+}
+
+static void sealed_blocks_come_back_and_are_not_to_be_read(void **state)
+{
+    struct fixture *f = *state;
+
+    start(f);
+    compress(f, 0, 1);
+    rig_free(blocks(f, KVW_PERSIST, 0, 1));
+    assert_true(first_block_in_a_file(f)); /* so the search below would find it */
+    stop(f);
+    folder_remove(f->folder);
+    give_key(f);
+    start(f);
+    compress(f, 0, BLOCKS);
+    rig_free(blocks(f, KVW_PERSIST, 0, BLOCKS));
+    assert_false(first_block_in_a_file(f));
+    restart(f);
+    expect_back(f, 0, BLOCKS);
+    stop(f);
+    unlink(key_file);
+}
+
+static void without_the_key_it_does_not_start(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_service_options options = {0};
+    struct kvd_service *service;
+    struct kvd_device *device = fake_device_new(16 << 20, 16 << 20);
+    const char *why;
+
+    give_key(f);
+    start(f);
+    compress(f, 0, 1);
+    rig_free(blocks(f, KVW_PERSIST, 0, 1));
+    stop(f);
+    options.devices = &device;
+    options.device_count = 1;
+    options.disk_path = f->folder;
+    options.disk_bytes = 64 << 20;
+    assert_int_equal(kvd_service_open(&service, &options, &why), KVARN_DENIED);
+    assert_non_null(strstr(why, "--disk-key"));
+    fake_device_free(device);
+    start(f);
+    expect_back(f, 0, 1);
+    stop(f);
+    unlink(key_file);
+}
+
+/* What was written before there was a key stays readable; what comes now is sealed. */
+static void encryption_may_begin_later(void **state)
+{
+    struct fixture *f = *state;
+
+    start(f);
+    compress(f, 0, 2);
+    rig_free(blocks(f, KVW_PERSIST, 0, 2));
+    stop(f);
+    give_key(f);
+    start(f);
+    compress(f, 2, 2);
+    rig_free(blocks(f, KVW_PERSIST, 2, 2));
+    restart(f);
+    expect_back(f, 0, 4);
+    stop(f);
+    unlink(key_file);
+}
+
+static void a_flipped_bit_breaks_the_seal(void **state)
+{
+    give_key(*state);
+    a_flipped_bit_is_a_missing_block(state);
+    unlink(key_file);
+}
+
+static void erase(struct fixture *f)
+{
+    uint8_t meta[64];
+    struct kvw_ping ping = {.echo = 7};
+    size_t bytes = kvw_ping_encode(meta, sizeof meta, &ping);
+    struct rig_call *call = rig_start(&f->rig, KVW_ERASE, meta, bytes, NULL, 0);
+
+    rig_disk_settle(&f->rig);
+    assert_true(call->replied);
+    assert_int_equal(call->status, KVARN_OK);
+    rig_free(call);
+}
+
+/* A copy of the files from before, and the operator's key: nothing is to be had. */
+static void an_erased_tenant_is_gone_from_copies_too(void **state)
+{
+    struct fixture *f = *state;
+    char name[128], copy[160];
+
+    give_key(f);
+    start(f);
+    compress(f, 0, 3);
+    rig_free(blocks(f, KVW_PERSIST, 0, 3));
+    assert_true(folder_find(f->folder, "seg-", name, sizeof name));
+    snprintf(copy, sizeof copy, "%s.copy", f->folder);
+    assert_int_equal(link(name, copy), 0);
+    erase(f);
+    assert_int_equal(folder_count(f->folder, "seg-"), 0);
+    stop(f);
+    assert_int_equal(rename(copy, name), 0);
+    start(f); /* no key any more: its segments go */
+    assert_int_equal(rig_metric(&f->rig, "kvarn_disk_blocks"), 0);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND);
+    rig_disk_settle(&f->rig);
+    assert_int_equal(folder_count(f->folder, "seg-"), 0);
+    compress(f, 5, 1); /* it may go on, with another key */
+    rig_free(blocks(f, KVW_PERSIST, 5, 1));
+    restart(f);
+    expect_back(f, 5, 1);
+    stop(f);
+    unlink(key_file);
+}
+
+/* With the new key the old blocks are damaged ones. */
+static void another_key_does_not_open_them(void **state)
+{
+    struct fixture *f = *state;
+    char name[128], copy[160];
+
+    give_key(f);
+    start(f);
+    compress(f, 0, 1);
+    rig_free(blocks(f, KVW_PERSIST, 0, 1));
+    assert_true(folder_find(f->folder, "seg-", name, sizeof name));
+    snprintf(copy, sizeof copy, "%s.copy", f->folder);
+    assert_int_equal(link(name, copy), 0);
+    erase(f);
+    f->space = rig_open_space(&f->rig, NULL);
+    compress(f, 5, 1);
+    rig_free(blocks(f, KVW_PERSIST, 5, 1));
+    stop(f);
+    assert_int_equal(rename(copy, name), 0);
+    start(f);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_disk_blocks"), 2);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND); /* of before the erasure */
+    expect_back(f, 5, 1);
+    stop(f);
+    /* and without the epochs, which only forbid to look */
+    snprintf(name, sizeof name, "%s/epochs", f->folder);
+    assert_int_equal(unlink(name), 0);
+    start(f);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_RETRY);
+    rig_disk_settle(&f->rig);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_integrity_failures_total"), 1);
+    stop(f);
+    unlink(key_file);
+}
+
+static void erase_without_encryption_or_disk(void **state)
+{
+    struct fixture *f = *state;
+
+    start(f);
+    compress(f, 0, 3);
+    rig_free(blocks(f, KVW_PERSIST, 0, 3));
+    erase(f);
+    assert_int_equal(folder_count(f->folder, "seg-"), 0);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_disk_blocks"), 0);
+    stop(f);
+    rig_open(&f->rig, NULL);
+    f->space = rig_open_space(&f->rig, NULL);
+    compress(f, 0, 1);
+    erase(f);
+    f->space = rig_open_space(&f->rig, NULL);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND);
+    rig_close(&f->rig);
+}
+
 /* ---- room */
 
 static void a_small_quota_keeps_the_latest(void **state)
@@ -435,6 +655,14 @@ int main(void)
         cmocka_unit_test(without_a_disk_persist_is_refused),
         cmocka_unit_test_setup_teardown(a_key_on_disk_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(a_flipped_bit_is_a_missing_block, setup, teardown),
+        cmocka_unit_test_setup_teardown(sealed_blocks_come_back_and_are_not_to_be_read, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(without_the_key_it_does_not_start, setup, teardown),
+        cmocka_unit_test_setup_teardown(encryption_may_begin_later, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_flipped_bit_breaks_the_seal, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_erased_tenant_is_gone_from_copies_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_key_does_not_open_them, setup, teardown),
+        cmocka_unit_test_setup_teardown(erase_without_encryption_or_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(a_small_quota_keeps_the_latest, setup, teardown),
         cmocka_unit_test_setup_teardown(a_quota_full_of_persistent_blocks_says_so, setup, teardown),
     };

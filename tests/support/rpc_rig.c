@@ -68,6 +68,7 @@ void rig_open(struct rig *rig, const struct rig_options *options)
         rig->loop = kvd_loop_new();
         assert_int_equal(kvd_files_open(&rig->files, rig->loop, o.disk_io), KVARN_OK);
         s.disk_path = o.disk_path;
+        s.disk_key = o.disk_key;
         s.disk_bytes = o.disk_bytes ? o.disk_bytes : 64 << 20;
         s.disk_bandwidth = o.disk_bandwidth ? o.disk_bandwidth : 1 << 30;
         s.disk_files = rig->files;

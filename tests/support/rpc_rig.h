@@ -56,6 +56,7 @@ struct rig_options {
     uint64_t second_bytes;              /* pool of a second device, host; 0: there is none */
     uint32_t requests_max, sequences_max, leases_max, parked_max;
     uint64_t payload_max_bytes;
+    const char *disk_key;
     const char *disk_path;               /* NULL: no disk */
     uint64_t disk_bytes, disk_bandwidth; /* 0: 64 MiB, 1 GiB */
     enum kvd_files_kind disk_io;
