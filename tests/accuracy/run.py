@@ -23,6 +23,7 @@ from methods import METHODS  # noqa: E402
 from models import MODELS, Model  # noqa: E402
 from paths import ROOT, Missing  # noqa: E402
 from rows import Rows  # noqa: E402
+from variants import VARIANTS  # noqa: E402
 
 SEED = 1
 FREE_PROMPT = 768
@@ -108,16 +109,17 @@ def choose_methods(args: argparse.Namespace, connection: Connection) -> dict[str
     presets = [preset.name.decode() for preset in connection.presets()]
     presets += [name + PLAIN_K for name in presets if name.startswith(("kvarn", "tight"))
                 and not name.endswith("_k4v4_g128")]
-    known = presets + list(METHODS)
+    codes = METHODS | VARIANTS
+    known = presets + list(codes)
     if args.smoke and not args.methods:
         names = ["kvarn_k2v2_g128", "kivi_k2v2_g128"]
     elif args.methods:
-        names = args.methods.split(",")
+        names = args.methods.replace("VARIANTS", ",".join(VARIANTS)).split(",")
     else:
-        names = [name for name in known if "_g64" not in name]
+        names = [name for name in presets + list(METHODS) if "_g64" not in name]
     if wrong := [name for name in names if name not in known]:
         raise Missing(f"there is no method {wrong[0]}; known: {', '.join(known)}")
-    return {name: METHODS[name] if name in METHODS else KvarndMethod(name, connection)
+    return {name: codes[name] if name in codes else KvarndMethod(name, connection)
             for name in names}
 
 
@@ -180,7 +182,8 @@ def parse() -> argparse.Namespace:
     size.add_argument("--short", action="store_true", help="under an hour on 2 cores (default)")
     size.add_argument("--smoke", action="store_true", help="a minute: 512 tokens, two methods")
     size.add_argument("--full", action="store_true", help="longer texts, all regimes on each")
-    ap.add_argument("--methods", help="names with commas; default: all with tiles of 128 tokens")
+    ap.add_argument("--methods", help="names with commas, VARIANTS for those of variants.py; "
+                    "default: all others with tiles of 128 tokens")
     ap.add_argument("--texts", help=f"default: all of {', '.join(texts.SOURCES)}")
     usual = ",".join(name for name, spec in MODELS.items() if spec.by_default)
     ap.add_argument("--models", default=usual,
