@@ -369,7 +369,7 @@ static void refill(struct kvd_disk_tier *tier, struct kvd_bucket *bucket, uint64
     int64_t most = (int64_t)(tier->bandwidth / BURST_DIVISOR);
     uint64_t seconds = passed_ns / 1000000000u;
     int64_t more = seconds ? (int64_t)tier->bandwidth
-                           : (int64_t)(tier->bandwidth / 1000000u * (passed_ns / 1000u));
+                           : (int64_t)(tier->bandwidth * (passed_ns / 1000u) / 1000000u);
 
     bucket->bytes += more;
     if (bucket->bytes > most)

@@ -12,4 +12,5 @@ seed=${2-$(date +%s)}
 echo "seed $seed"
 "$build/tests/disk_cycles" "$build/bin" kill 1000 "$seed"
 "$build/tests/disk_cycles" "$build/bin" cut 500 "$seed"
+"$build/tests/disk_cycles" "$build/bin" cut 100 "$seed" sealed
 "$build/tests/disk_cycles" "$build/bin" forgets 50 "$seed"

@@ -1,12 +1,12 @@
 /* Ends kvarnd again and again, by SIGKILL or by a power cut, and looks whether every block that it
  * acknowledged as persistent is there afterwards, with the bytes it had.
  *
- *   disk_cycles BIN_DIR kill|cut|forgets CYCLES [SEED]
+ *   disk_cycles BIN_DIR kill|cut|forgets CYCLES [SEED [sealed]]
  *
  * kill: SIGKILL at a random moment; io_uring where there is. cut: the preloaded powercut library
  * ends it at a random file operation, and what was not synced goes. forgets: the same with syncs
- * that do nothing; here something must be lost, else the test would see nothing. Prints one line;
- * exits 0 when that is as it should be. */
+ * that do nothing; here something must be lost, else the test would see nothing. sealed: the disk
+ * is encrypted. Prints one line; exits 0 when that is as it should be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,7 @@ struct ledger {
 
 static struct model model;
 static struct ledger ledger;
-static char folder[64], disk[96], address[96];
+static char folder[64], disk[96], address[96], key_file[96] = "none";
 static struct rng rng;
 
 static kvarn_key key_of(uint32_t number)
@@ -91,6 +91,8 @@ static pid_t start_daemon(const char *bin, enum ways way, bool *serves)
                                    (char[]){"1"},
                                    (char[]){"--disk"},
                                    size,
+                                   (char[]){"--disk-key"},
+                                   key_file,
                                    (char[]){"--disk-io"},
                                    way == KILL ? (char[]){"auto"} : (char[]){"threads"},
                                    (char[]){"--ready-fd"},
@@ -272,6 +274,16 @@ static bool cycle(const char *bin, enum ways way)
     return serves || (WIFEXITED(status) && WEXITSTATUS(status) == 137);
 }
 
+static void make_key(void)
+{
+    FILE *file;
+
+    snprintf(key_file, sizeof key_file, "%s/key", folder);
+    file = fopen(key_file, "w");
+    if (!file || fprintf(file, "%064d\n", 7) < 0 || fclose(file) != 0 || chmod(key_file, 0600) != 0)
+        abort();
+}
+
 static void make_folder(void)
 {
     folder_new(folder, sizeof folder);
@@ -291,13 +303,15 @@ int main(int argc, char **argv)
     while (argc >= 4 && way <= FORGETS && strcmp(names[way], argv[2]) != 0)
         way++;
     if (argc < 4 || way > FORGETS) {
-        fprintf(stderr, "usage: disk_cycles BIN_DIR kill|cut|forgets CYCLES [SEED]\n");
+        fprintf(stderr, "usage: disk_cycles BIN_DIR kill|cut|forgets CYCLES [SEED [sealed]]\n");
         return 2;
     }
     cycles = (uint32_t)strtoul(argv[3], NULL, 10);
     rng = rng_make(argc > 4 ? strtoull(argv[4], NULL, 10) : rng_seed(1));
     model_fill(&model, 3);
     make_folder();
+    if (argc > 5 && strcmp(argv[5], "sealed") == 0)
+        make_key();
     while (done < cycles && fine && !(way == FORGETS && ledger.lost)) {
         fine = cycle(argv[1], way);
         done++;

@@ -10,6 +10,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ struct fixture {
     struct rig rig;
     struct rig_space space;
     struct rig_options options;
+    uint32_t kind; /* 0: TILE */
     kvarn_key keys[BLOCKS];
     uint32_t digests[BLOCKS];
 };
@@ -72,8 +75,8 @@ static void compress(struct fixture *f, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
         uint16_t *rows = rig_rows(&f->space, f->space.layers, G, i + 1);
-        struct rig_call *call =
-            rig_compress(&f->rig, &f->space, &f->keys[i], 1, KVARN_BLOCK_TILE, rows);
+        struct rig_call *call = rig_compress(&f->rig, &f->space, &f->keys[i], 1,
+                                             f->kind ? f->kind : KVARN_BLOCK_TILE, rows);
 
         assert_int_equal(call->status, KVARN_OK);
         f->digests[i] = rig_block(call, 0).digest;
@@ -594,9 +597,10 @@ static void a_small_quota_keeps_the_latest(void **state)
     struct fixture *f = *state;
     uint32_t there = 0;
 
-    f->options.disk_bytes = 4 << 20; /* segments of 1 MiB: some 50 slots each */
+    f->options.disk_bytes = 4 << 20; /* segments of 1 MiB: some 15 slots each */
+    f->kind = KVARN_BLOCK_EXACT;
     start(f);
-    for (uint32_t round = 0; round < 30; round++) {
+    for (uint32_t round = 0; round < 6; round++) {
         for (uint32_t i = 0; i < BLOCKS; i++)
             f->keys[i] = rig_key(round * BLOCKS + i);
         compress(f, 0, BLOCKS);
@@ -621,6 +625,7 @@ static void a_quota_full_of_persistent_blocks_says_so(void **state)
     uint32_t kept = 0;
 
     f->options.disk_bytes = 4 << 20;
+    f->kind = KVARN_BLOCK_EXACT;
     start(f);
     for (uint32_t round = 0; round < 400 && status == KVARN_OK; round++) {
         f->keys[0] = rig_key(1000 + round);
@@ -639,6 +644,87 @@ static void a_quota_full_of_persistent_blocks_says_so(void **state)
         f->keys[0] = rig_key(1000 + i);
         assert_int_equal(status_of(f, KVW_PERSIST, 0), KVARN_OK);
     }
+    stop(f);
+}
+
+/* The file system has no room for a segment: PERSIST says so, the pool keeps its blocks, no half
+ * file stays; when there is room again, it goes on by itself. */
+static void a_full_file_system_says_so(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit before, small;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 100000;
+    start(f);
+    compress(f, 0, 2);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    assert_int_equal(status_of(f, KVW_PERSIST, 0), KVARN_NO_SPACE);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_OK);
+    assert_int_equal(status_of(f, KVW_VERIFY, 0), KVARN_OK);
+    assert_int_equal(folder_count(f->folder, "seg-"), 0);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_disk_used_bytes"), 0);
+    for (int tick = 0; tick < 200; tick++) { /* 20 s of the clock */
+        f->rig.now_ns += 100000000;
+        kvd_service_tick(f->rig.service);
+    }
+    rig_disk_settle(&f->rig);
+    assert_int_equal(status_of(f, KVW_PERSIST, 0), KVARN_OK);
+    restart(f);
+    expect_back(f, 0, 2);
+    stop(f);
+    signal(SIGXFSZ, handler);
+}
+
+/* ---- what the walk may do */
+
+static void the_bandwidth_bounds_the_walk(void **state)
+{
+    struct fixture *f = *state;
+    double written = 0;
+
+    start(f);
+    compress(f, 0, BLOCKS);
+    f->options.disk_bandwidth = 10 * f->space.tile_bytes;
+    rig_close(&f->rig);
+    start(f);
+    compress(f, 0, BLOCKS);
+    for (int tick = 1; tick <= 10; tick++) { /* a second of the clock */
+        f->rig.now_ns += 100000000;
+        kvd_service_tick(f->rig.service);
+        for (int i = 0; i < 100 && kvd_tier_figures(f->rig.service).moves; i++) {
+            rig_run(&f->rig);
+            if (kvd_tier_figures(f->rig.service).moves)
+                kvd_loop_turn(f->rig.loop);
+        }
+        written = rig_metric(&f->rig, "kvarn_disk_stored_total");
+        assert_true(written <= tick + 2); /* a tenth of a second is one block; a burst is another */
+    }
+    assert_true(written >= 5);
+    assert_true(written < BLOCKS);
+    stop(f);
+    start(f);
+    expect_back(f, 0, BLOCKS);
+    stop(f);
+}
+
+/* The digest is checked before a byte is written: what is wrong in memory does not spread. */
+static void a_block_damaged_in_memory_stays_off_the_disk(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_block *block;
+
+    start(f);
+    compress(f, 0, 1);
+    block = kvd_block_at(&f->rig.service->blocks, 0);
+    fake_device_memory(f->rig.device)[block->offset + 9] ^= 4;
+    rig_disk_settle(&f->rig);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_disk_blocks"), 0);
+    assert_int_equal(rig_metric(&f->rig, "kvarn_integrity_failures_total"), 1);
+    assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND);
     stop(f);
 }
 
@@ -665,6 +751,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(erase_without_encryption_or_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(a_small_quota_keeps_the_latest, setup, teardown),
         cmocka_unit_test_setup_teardown(a_quota_full_of_persistent_blocks_says_so, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_full_file_system_says_so, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_bandwidth_bounds_the_walk, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_block_damaged_in_memory_stays_off_the_disk, setup,
+                                        teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
