@@ -2,7 +2,7 @@
 # Every figure that the README states, measured beside its baseline in one run: ratios on this machine.
 #
 #   tests/bench/run.sh                     all, about a minute; a table
-#   tests/bench/run.sh --only NAME         programs whose name contains NAME: kernels, attend, rpc
+#   tests/bench/run.sh --only NAME         programs whose name contains NAME: kernels, attend, rpc, store, evict
 #   tests/bench/run.sh --json FILE         also keeps the rows, one JSON object per line
 #   tests/bench/run.sh --quick             shorter, rougher
 # Exit code 1 when a row does not reach what it should.
