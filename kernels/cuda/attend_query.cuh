@@ -180,14 +180,15 @@ __device__ __forceinline__ void prepare_exact(const float (&given)[V::D / 32], f
         mem.row_scale[1][row] = top * scale;
 }
 
-/* For tiles. */
+/* For tiles, whose K is in the basis that rows are rotated into, or in the queries' own. */
 template <class V>
-__device__ __forceinline__ void prepare_rotated(float (&x)[V::D / 32], float scale, int row,
-                                                shared<V> &mem)
+__device__ __forceinline__ void prepare_rotated(float (&x)[V::D / 32], bool k_rotated, float scale,
+                                                int row, shared<V> &mem)
 {
     int t = lane_id() / 8, e = lane_id() % 8;
 
-    rotate(x);
+    if (!k_rotated)
+        rotate(x);
     float top = normalise(x);
 #pragma unroll
     for (int i = 0; i < V::D / 32; i++) {
@@ -216,7 +217,7 @@ __device__ __forceinline__ void prepare_queries(queries<V> &q, const kvk_cuda_at
             drop_non_finite<V>(x, a, piece, row);
             if (exact)
                 prepare_exact<V>(x, scale, a.shape.dtype == KVARN_BF16, row, mem);
-            prepare_rotated<V>(x, scale, row, mem);
+            prepare_rotated<V>(x, a.shape.k_rotated, scale, row, mem);
         }
     }
 }

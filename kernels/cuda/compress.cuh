@@ -37,13 +37,13 @@ __device__ __forceinline__ Rows rows_of(const kvk_cuda_blocks &op, const Matrix 
     rows.at = reinterpret_cast<const uint8_t *>(at);
     rows.stride = block.token_stride_bytes;
     rows.vectors = ((at | block.token_stride_bytes) & 15) == 0;
-    rows.rotate = !(m.is_v && op.shape.v_rotated);
+    rows.rotate = !(m.is_v ? op.shape.v_rotated : op.shape.k_rotated);
     rows.fault = KVK_CUDA_FAULT(m.cell, m.is_v, 0, 0);
     rows.faults = op.faults + 8 * static_cast<uint64_t>(m.index);
     return rows;
 }
 
-template <uint32_t D, uint32_t G>
+template <uint32_t D, uint32_t G, bool Tight>
 __device__ __forceinline__ void compress(const kvk_cuda_blocks &op)
 {
     using P = Plan<D, G>;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void compress(const kvk_cuda_blocks &op)
 
     balance.begin(tokens, top, op.shape.balance == KVARN_BALANCE_SCALE_FREE);
 
-    Codes<D, G> codes = {shared, strips, balance.channels, at, layout, record, balance.gain};
+    Codes<D, G, Tight> codes = {shared, strips, balance.channels, at, layout, record, balance.gain};
 
     if (m.is_v) {
         balance.template run<false>(op.shape.iterations, op.settle);
@@ -96,12 +96,17 @@ __device__ __forceinline__ void compress(const kvk_cuda_blocks &op)
 #define KVK_COMPRESS_WARPS 16
 #endif
 
-#define KVK_CUDA_COMPRESS(D, G)                                                                    \
+/* A kernel for each range policy: the sums of the tight one want registers that the other has not
+ * to give. */
+#define KVK_CUDA_COMPRESS_KERNEL(name, D, G, tight)                                                \
     extern "C" __global__ void __launch_bounds__(Plan<D, G>::threads,                              \
                                                  KVK_COMPRESS_WARPS / Plan<D, G>::warps)           \
-        kvk_cuda_compress_##D##_##G(const __grid_constant__ kvk_cuda_blocks op)                    \
+        name(const __grid_constant__ kvk_cuda_blocks op)                                           \
     {                                                                                              \
-        compress<D, G>(op);                                                                        \
+        compress<D, G, tight>(op);                                                                 \
     }
+#define KVK_CUDA_COMPRESS(D, G)                                                                    \
+    KVK_CUDA_COMPRESS_KERNEL(kvk_cuda_compress_##D##_##G, D, G, false)                             \
+    KVK_CUDA_COMPRESS_KERNEL(kvk_cuda_compress_##D##_##G##_tight, D, G, true)
 
 #endif

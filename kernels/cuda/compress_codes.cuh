@@ -1,105 +1,21 @@
-/* Rounding, folding and packing into device order (METHOD.md, sections 4 and 5; tile.h).
- *
- * With y an element times its second scale, in units of the tile's largest, a code is
- * (y - low) / step. All of it is fp16 arithmetic with one rounding that matters: y is the same
- * number when the minimum is looked for and when the code is made, y - low of near numbers is
- * exact, and a fused multiply-add that adds 1024 rounds to whole codes, half to even, in its lowest
- * bits.
+/* Folding and packing into device order (METHOD.md, sections 4 and 5; tile.h).
  *
  * K has steps per channel and its codes leave from token strips; V has steps per token and its
  * codes leave from channel strips. Either way the other orientation is the one in which minimum and
- * maximum are along the registers. */
+ * maximum are along the registers, and the codes' own the one in which sums for the other scale
+ * are: of K's tokens, of V's channels. */
 #ifndef KVK_CUDA_COMPRESS_CODES_CUH
 #define KVK_CUDA_COMPRESS_CODES_CUH
 
-#include "kernels/cuda/compress_balance.cuh"
+#include "kernels/cuda/compress_round.cuh"
 
-constexpr float kF16Max = 65504.0f;
-/* Smallest step in units of the tile's largest element: its reciprocal is still an fp16 number. */
-constexpr float kStepLow = 1.0f / 60000.0f;
-
-/* Saturates instead of becoming infinite; -0 becomes +0. */
-__device__ __forceinline__ __half f16_of(float x)
-{
-    return __hadd(__float2half(fminf(fmaxf(x, -kF16Max), kF16Max)), __ushort_as_half(0));
-}
-
-/* Numbers of a record are fp16, and only products of the second scale with step and zero count.
- * Where elements may be as large as `bound`, beyond what step and zero can hold well, this power of
- * two moves from them into the second scale, whose largest is `most`. */
-constexpr float kEasyLow = 0x1p-8f, kEasyHigh = 0x1p15f, kShiftLow = 0x1p-12f;
-
-__device__ __forceinline__ float floor_power(float x)
-{
-    return __uint_as_float(__float_as_uint(x) & 0x7f800000u);
-}
-
-__device__ __forceinline__ float exponent_shift(float bound, float most)
-{
-    if (bound > kEasyHigh)
-        return fmaxf(fminf(2.0f * floor_power(bound / kEasyHigh), floor_power(kEasyHigh / most)),
-                     1.0f);
-    return fmaxf(floor_power(bound), kShiftLow);
-}
-
-/* Minimum and maximum of the two rows of a strip, as they are gathered: two elements side by side.
- */
-struct Range {
-    __half2 low[2], high[2];
-
-    __device__ __forceinline__ Range()
-    {
-        low[0] = low[1] = half2_of(0x7c007c00u);
-        high[0] = high[1] = half2_of(0xfc00fc00u);
-    }
-
-    __device__ __forceinline__ void take(uint32_t r, uint32_t y)
-    {
-        low[r] = __hmin2(low[r], half2_of(y));
-        high[r] = __hmax2(high[r], half2_of(y));
-    }
-
-    /* Joins the quad: (low, -high) of row r in all four lanes. */
-    __device__ __forceinline__ __half2 join(uint32_t r) const
-    {
-        __half2 both = __halves2half2(__hmin(__low2half(low[r]), __high2half(low[r])),
-                                      __hneg(__hmax(__low2half(high[r]), __high2half(high[r]))));
-
-        both = __hmin2(both, half2_of(__shfl_xor_sync(kAll, word_of(both), 1)));
-        return __hmin2(both, half2_of(__shfl_xor_sync(kAll, word_of(both), 2)));
-    }
-};
-
-/* What rounds one row: y - low, times inverse. */
-struct Rounding {
-    __half minus_low, inverse;
-    float step, low; /* in units of the tile's largest element */
-};
-
-template <uint32_t Bits> __device__ __forceinline__ Rounding rounding_of(__half2 low_high)
-{
-    constexpr float levels = (1 << Bits) - 1;
-    float low = __low2float(low_high), high = -__high2float(low_high);
-    float step = fmaxf((high - low) * (1.0f / levels), kStepLow);
-    Rounding to;
-
-    to.minus_low = __hneg(__low2half(low_high));
-    to.inverse = __float2half(reciprocal(step));
-    to.step = high > low ? step : 0.0f;
-    to.low = low;
-    return to;
-}
-
-/* Two codes, each in the low byte of its half. */
-__device__ __forceinline__ uint32_t round2(uint32_t x, uint32_t weight, uint32_t minus_low,
-                                           uint32_t inverse)
-{
-    __half2 y = __hadd2(half2_of(times(x, weight)), half2_of(minus_low));
-
-    return word_of(__hfma2(y, half2_of(inverse), __float2half2_rn(1024.0f)));
-}
-
-template <uint32_t D, uint32_t G> struct Codes {
+/* Tight: the sums that correct the second scales cost no pass of their own. They are taken where
+ * codes are made, from values that are in registers then: of a token of K the squares of what is
+ * read (its own squares sum to D, as it was divided by their root mean square); of a channel of V
+ * the products of what is written with itself and with what is read, tokens weighted by their root
+ * mean squares, since rows here are without them. Both factors are fp16, products and sums fp32, in
+ * units of the largest token: nothing overflows. */
+template <uint32_t D, uint32_t G, bool Tight> struct Codes {
     using P = Plan<D, G>;
     Shared<D, G> &shared;
     const Strip<D> (&strips)[P::token_strips];
@@ -207,23 +123,30 @@ template <uint32_t D, uint32_t G> struct Codes {
         }
 #pragma unroll
         for (uint32_t i = 0; i < P::channel_rows; i++) {
-            Rounding to = rounding_of<Bits>(half2_of(__float_as_uint(pick(both, at, i))));
+            Rounding to = rounding_of<Bits>(half2_of(__float_as_uint(pick(both, at, i))),
+                                            Tight ? kvk_tight_share(0, Bits) : 1.0f);
             uint32_t c = row_of<P::channel_strips>(at, i);
 
             if (!owns<P::channel_strips>(at))
                 continue;
             shared.channel_weight[c] = to.inverse;
             shared.channel_square[0][c] = to.minus_low;
+            if constexpr (Tight)
+                shared.channel_square[1][c] = __float2half(to.step);
             section<__half>(layout.k_step)[c] = f16_of(to.step * unit);
             section<__half>(layout.k_zero)[c] = f16_of(to.low * unit);
         }
     }
 
-    /* Words of one strip of 16 tokens, its rows in slots `slot` and `slot + 1`. */
+    /* Words of one strip of 16 tokens, its rows in slots `slot` and `slot + 1`. square: of values
+     * read. */
     template <uint32_t Bits>
     __device__ __forceinline__ void k_strip(uint32_t (&word)[P::chunks * 2], uint32_t s,
-                                            uint32_t slot, const uint32_t (&weight)[2]) const
+                                            uint32_t slot, const uint32_t (&weight)[2],
+                                            float (&square)[2]) const
     {
+        Products products;
+
 #pragma unroll
         for (uint32_t j = 0; j < P::chunks; j++) {
             uint4 inverse4 =
@@ -232,24 +155,38 @@ template <uint32_t D, uint32_t G> struct Codes {
                 *reinterpret_cast<const uint4 *>(&shared.channel_square[0][32 * j + 8 * at.t]);
             const uint32_t inverse[4] = {inverse4.x, inverse4.y, inverse4.z, inverse4.w};
             const uint32_t low[4] = {low4.x, low4.y, low4.z, low4.w};
+            uint4 step4 = {};
 
+            if constexpr (Tight)
+                step4 =
+                    *reinterpret_cast<const uint4 *>(&shared.channel_square[1][32 * j + 8 * at.t]);
+            const uint32_t step[4] = {step4.x, step4.y, step4.z, step4.w};
 #pragma unroll
             for (uint32_t h = 0; h < 2; h++) {
+                uint32_t value[4];
+
 #pragma unroll
                 for (uint32_t r = 0; r < 2; r++) {
-                    uint32_t a =
-                        round2(strips[s].x[j][2 * h][r], weight[r], low[2 * h], inverse[2 * h]);
-                    uint32_t b = round2(strips[s].x[j][2 * h + 1][r], weight[r], low[2 * h + 1],
-                                        inverse[2 * h + 1]);
+                    uint32_t a = round2<Bits, Tight>(times(strips[s].x[j][2 * h][r], weight[r]),
+                                                     low[2 * h], inverse[2 * h]);
+                    uint32_t b = round2<Bits, Tight>(times(strips[s].x[j][2 * h + 1][r], weight[r]),
+                                                     low[2 * h + 1], inverse[2 * h + 1]);
                     uint32_t four = __byte_perm(a, b, 0x6420) << Bits * (slot + r);
 
                     word[2 * j + h] = slot + r == 0 ? four : word[2 * j + h] | four;
+                    value[r] = value2(a, low[2 * h], step[2 * h]);
+                    value[2 + r] = value2(b, low[2 * h + 1], step[2 * h + 1]);
                 }
+                if constexpr (Tight)
+                    products.add(value, value);
             }
         }
+        if constexpr (Tight)
+            diagonal(products.low, products.high, at, square);
     }
 
-    template <uint32_t Bits> __device__ __forceinline__ void k_codes() const
+    template <uint32_t Bits>
+    __device__ __forceinline__ void k_codes(float (&square)[P::token_strips][2]) const
     {
         constexpr uint32_t together = Bits == 2 ? 2 : 1; /* strips of a block of rows */
         uint32_t word[P::chunks * 2];
@@ -261,7 +198,7 @@ template <uint32_t D, uint32_t G> struct Codes {
 #pragma unroll
             for (uint32_t r = 0; r < 2; r++)
                 weight[r] = twice(token_weight(shared, 16 * strip + 8 * r + at.g));
-            k_strip<Bits>(word, s, 2 * (s % together), weight);
+            k_strip<Bits>(word, s, 2 * (s % together), weight, square[s]);
             if (P::token_strips % together != 0)
                 join_words(layout.k_codes, word);
             else if (s % together == together - 1)
@@ -272,7 +209,7 @@ template <uint32_t D, uint32_t G> struct Codes {
     template <uint32_t Bits>
     __device__ __forceinline__ void k_record(const Axis<P::token_rows> &token) const
     {
-        float high = 0.0f, weight[P::token_rows], top, unit, shift;
+        float high = 0.0f, weight[P::token_rows], square[P::token_strips][2] = {}, top, unit, shift;
 
 #pragma unroll
         for (uint32_t i = 0; i < P::token_rows; i++) {
@@ -290,13 +227,22 @@ template <uint32_t D, uint32_t G> struct Codes {
             if (!owns<P::token_strips>(at))
                 continue;
             token_weight(shared, g) = __float2half(weight[i] * unit);
-            section<__half>(layout.k_token)[kvk_device_vector(g, G)] =
-                f16_of(token.best[i] * shift);
         }
         __syncthreads();
         k_steps<Bits>(top * gain / shift);
         __syncthreads();
-        k_codes<Bits>();
+        k_codes<Bits>(square);
+#pragma unroll
+        for (uint32_t i = 0; i < P::token_rows; i++) {
+            uint32_t g = row_of<P::token_strips>(at, i);
+            float scale = token.best[i] * shift;
+
+            /* the token's norm is kept */
+            if constexpr (Tight)
+                scale *= corrected(weight[i] * unit * root(D * reciprocal(pick(square, at, i))));
+            if (owns<P::token_strips>(at))
+                section<__half>(layout.k_token)[kvk_device_vector(g, G)] = f16_of(scale);
+        }
     }
 
     /* ---- V ---- */
@@ -320,7 +266,8 @@ template <uint32_t D, uint32_t G> struct Codes {
     }
 
     template <uint32_t Bits>
-    __device__ __forceinline__ void v_steps(const Axis<P::token_rows> &token, float top) const
+    __device__ __forceinline__ void v_steps(const Axis<P::token_rows> &token, float top,
+                                            float loudest) const
     {
         Range range[P::token_strips];
         float both[P::token_strips][2];
@@ -334,7 +281,8 @@ template <uint32_t D, uint32_t G> struct Codes {
         }
 #pragma unroll
         for (uint32_t i = 0; i < P::token_rows; i++) {
-            Rounding to = rounding_of<Bits>(half2_of(__float_as_uint(pick(both, at, i))));
+            Rounding to = rounding_of<Bits>(half2_of(__float_as_uint(pick(both, at, i))),
+                                            Tight ? kvk_tight_share(1, Bits) : 1.0f);
             uint32_t g = row_of<P::token_strips>(at, i);
             float unit = token.base[i] * top;
 
@@ -342,17 +290,25 @@ template <uint32_t D, uint32_t G> struct Codes {
                 continue;
             token_weight(shared, g) = to.inverse;
             token_square(shared, 0, g) = to.minus_low;
+            if constexpr (Tight) {
+                float share = token.base[i] * gain * reciprocal(or_one(loudest));
+
+                token_square(shared, 1, g) = __float2half(to.step);
+                token_square(shared, 2, g) = __float2half(share * share);
+            }
             section<__half>(layout.v_step)[kvk_device_vector(g, G)] = f16_of(to.step * unit);
             section<__half>(layout.v_zero)[kvk_device_vector(g, G)] = f16_of(to.low * unit);
         }
     }
 
+    /* Words of one strip of 16 channels. ratio: of the sums that correct its scales. */
     template <uint32_t Bits>
     __device__ __forceinline__ void v_strip(uint32_t (&word)[P::steps], uint32_t s, uint32_t slot,
-                                            const uint32_t (&weight)[2]) const
+                                            const uint32_t (&weight)[2], float (&ratio)[2]) const
     {
         const uint4 *inverse = reinterpret_cast<const uint4 *>(shared.token_weight[at.t]);
         const uint4 *low = reinterpret_cast<const uint4 *>(shared.token_square[0][at.t]);
+        Products itself, read;
 
 #pragma unroll
         for (uint32_t q = 0; q < P::steps / 2; q++) {
@@ -361,22 +317,55 @@ template <uint32_t D, uint32_t G> struct Codes {
 
 #pragma unroll
             for (uint32_t h = 0; h < 2; h++) {
-                uint32_t x[4];
+                uint32_t y[4], code[4];
 
-                channels.load(x, s, 2 * q + h);
+                channels.load(y, s, 2 * q + h);
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) {
+                    y[i] = times(y[i], weight[i % 2]);
+                    code[i] = round2<Bits, Tight>(y[i], shift[2 * h + i / 2], scale[2 * h + i / 2]);
+                }
 #pragma unroll
                 for (uint32_t r = 0; r < 2; r++) {
-                    uint32_t a = round2(x[r], weight[r], shift[2 * h], scale[2 * h]);
-                    uint32_t b = round2(x[2 + r], weight[r], shift[2 * h + 1], scale[2 * h + 1]);
-                    uint32_t four = __byte_perm(a, b, 0x6240) << Bits * (slot + r);
+                    uint32_t four = __byte_perm(code[r], code[2 + r], 0x6240) << Bits * (slot + r);
 
                     word[2 * q + h] = slot + r == 0 ? four : word[2 * q + h] | four;
                 }
+                if constexpr (Tight)
+                    add_products(itself, read, y, code, q, h);
             }
+        }
+        if constexpr (Tight) {
+            float sum[2], sum_read[2];
+
+            diagonal(itself.low, itself.high, at, sum);
+            diagonal(read.low, read.high, at, sum_read);
+            ratio[0] = sum[0] * reciprocal(sum_read[0]);
+            ratio[1] = sum[1] * reciprocal(sum_read[1]);
         }
     }
 
-    template <uint32_t Bits> __device__ __forceinline__ void v_codes() const
+    /* Of 16 channels and the tokens of step 2 q + h. */
+    __device__ __forceinline__ void add_products(Products &itself, Products &read,
+                                                 const uint32_t (&y)[4], const uint32_t (&code)[4],
+                                                 uint32_t q, uint32_t h) const
+    {
+        uint2 low = reinterpret_cast<const uint2 *>(shared.token_square[0][at.t])[2 * q + h];
+        uint2 step = reinterpret_cast<const uint2 *>(shared.token_square[1][at.t])[2 * q + h];
+        uint2 by = reinterpret_cast<const uint2 *>(shared.token_square[2][at.t])[2 * q + h];
+        uint32_t weighted[4], value[4];
+
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            weighted[i] = times(y[i], i / 2 ? by.y : by.x);
+            value[i] = value2(code[i], i / 2 ? low.y : low.x, i / 2 ? step.y : step.x);
+        }
+        itself.add(weighted, y);
+        read.add(weighted, value);
+    }
+
+    template <uint32_t Bits>
+    __device__ __forceinline__ void v_codes(float (&ratio)[P::channel_strips][2]) const
     {
         constexpr uint32_t together = Bits == 2 ? 2 : 1;
         uint32_t word[P::steps];
@@ -388,7 +377,7 @@ template <uint32_t D, uint32_t G> struct Codes {
 #pragma unroll
             for (uint32_t r = 0; r < 2; r++)
                 weight[r] = twice(shared.channel_weight[16 * strip + 8 * r + at.g]);
-            v_strip<Bits>(word, s, 2 * (s % together), weight);
+            v_strip<Bits>(word, s, 2 * (s % together), weight, ratio[s]);
             if (s % together == together - 1)
                 store_words(layout.v_codes, strip / together, word);
         }
@@ -400,7 +389,8 @@ template <uint32_t D, uint32_t G> struct Codes {
                                              const Axis<P::channel_rows> &channel,
                                              float loudest) const
     {
-        float high = 0.0f, weight[P::channel_rows], top, unit, shift;
+        float high = 0.0f, weight[P::channel_rows], ratio[P::channel_strips][2] = {}, top, unit,
+              shift;
 
 #pragma unroll
         for (uint32_t i = 0; i < P::channel_rows; i++) {
@@ -417,13 +407,22 @@ template <uint32_t D, uint32_t G> struct Codes {
             if (!owns<P::channel_strips>(at))
                 continue;
             shared.channel_weight[c] = __float2half(weight[i] * unit);
-            section<__half>(layout.v_channel)[kvk_device_vector(c, D)] =
-                f16_of(channel.best[i] * shift);
         }
         __syncthreads();
-        v_steps<Bits>(token, top * gain / shift);
+        v_steps<Bits>(token, top * gain / shift, loudest);
         __syncthreads();
-        v_codes<Bits>();
+        v_codes<Bits>(ratio);
+#pragma unroll
+        for (uint32_t i = 0; i < P::channel_rows; i++) {
+            uint32_t c = row_of<P::channel_strips>(at, i);
+            float scale = channel.best[i] * shift;
+
+            /* the product of what is read with what was written is kept */
+            if constexpr (Tight)
+                scale *= corrected(pick(ratio, at, i));
+            if (owns<P::channel_strips>(at))
+                section<__half>(layout.v_channel)[kvk_device_vector(c, D)] = f16_of(scale);
+        }
     }
 };
 

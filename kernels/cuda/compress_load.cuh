@@ -98,16 +98,6 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
         mma_f16(c, a0, a1, a2, a3, b0, b1);
 }
 
-/* The diagonal of a strip's product with itself: row g of `low`, row g + 8 of `high`. */
-__device__ __forceinline__ void diagonal(const float (&low)[4], const float (&high)[4],
-                                         const Lane &at, float (&square)[2])
-{
-    uint32_t from = (at.lane & 28u) | at.lane >> 3;
-
-    square[0] = __shfl_sync(kAll, at.g % 2 ? low[1] : low[0], from);
-    square[1] = __shfl_sync(kAll, at.g % 2 ? high[3] : high[2], from);
-}
-
 template <uint32_t D, bool Bf16>
 __device__ __forceinline__ RowStatistics measure_rotated(const uint32_t (&raw)[D / 32][2][4],
                                                          const Lane &at)
@@ -142,20 +132,40 @@ __device__ __forceinline__ RowStatistics measure_rotated(const uint32_t (&raw)[D
     return row;
 }
 
+/* Sums of squares of a strip's rows: their products are exact. */
+template <uint32_t D, bool Bf16>
+__device__ __forceinline__ void square_rows(const uint32_t (&raw)[D / 32][2][4], const Lane &at,
+                                            float (&square)[2])
+{
+    float low[4] = {}, high[4] = {};
+
+#pragma unroll
+    for (uint32_t j = 0; j < D / 32; j++) {
+#pragma unroll
+        for (uint32_t f = 0; f < 2; f++) {
+            uint32_t a0 = raw[j][0][2 * f], a1 = raw[j][1][2 * f], a2 = raw[j][0][2 * f + 1],
+                     a3 = raw[j][1][2 * f + 1];
+
+            mma<Bf16>(low, a0, a1, a2, a3, a0, a2);
+            mma<Bf16>(high, a0, a1, a2, a3, a1, a3);
+        }
+    }
+    diagonal(low, high, at, square);
+}
+
 /* The same of rows that are not rotated: about element 0, in halves, which cannot overflow. */
 template <uint32_t D, bool Bf16>
 __device__ __forceinline__ RowStatistics measure_plain(const uint32_t (&raw)[D / 32][2][4],
                                                        const Lane &at)
 {
     RowStatistics row;
-    float low[4] = {}, high[4] = {}, sum[4] = {}, square[2], first[2];
+    float low[4] = {}, high[4] = {}, sum[4] = {}, about_first[2], square[2];
     uint32_t shift[2], one = Bf16 ? 0x3f803f80u : 0x3c003c00u;
 
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
         uint32_t word = __shfl_sync(kAll, raw[0][r][0], at.lane & 28u);
 
-        first[r] = low_value<Bf16>(word);
         shift[r] = __byte_perm(word, 0, 0x1010) ^ 0x80008000u;
     }
     auto about = [&](uint32_t x, uint32_t r) {
@@ -181,15 +191,14 @@ __device__ __forceinline__ RowStatistics measure_plain(const uint32_t (&raw)[D /
             mma<Bf16>(sum, a0, a1, a2, a3, one, one);
         }
     }
-    diagonal(low, high, at, square);
+    diagonal(low, high, at, about_first);
+    square_rows<D, Bf16>(raw, at, square);
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
-        float s = 2.0f * sum[2 * r], q = 4.0f * square[r];
+        float s = 2.0f * sum[2 * r], q = 4.0f * about_first[r];
 
         row.deviation[r] = root(fmaxf(q - s * s * (1.0f / D), 0.0f) * (1.0f / (D - 1)));
-        float mean_square = first[r] * first[r] + (2.0f * first[r] * s + q) * (1.0f / D);
-
-        row.mean_square[r] = mean_square < 0.0f ? 0.0f : mean_square; /* and NaN stays NaN */
+        row.mean_square[r] = square[r] * (1.0f / D);
     }
     return row;
 }

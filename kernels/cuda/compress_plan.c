@@ -18,8 +18,8 @@ struct kvk_cuda_launch kvk_cuda_compress_launch(const struct kvk_cuda_blocks *ar
                                      .shared_bytes = KVK_CUDA_COMPRESS_SHARED(dim, group)};
 
     snprintf(launch.image, sizeof launch.image, "compress_%u", (unsigned)dim);
-    snprintf(launch.name, sizeof launch.name, "kvk_cuda_compress_%u_%u", (unsigned)dim,
-             (unsigned)group);
+    snprintf(launch.name, sizeof launch.name, "kvk_cuda_compress_%u_%u%s", (unsigned)dim,
+             (unsigned)group, shape->range == KVARN_RANGE_TIGHT ? "_tight" : "");
     return launch;
 }
 

@@ -16,7 +16,7 @@ enum { KVK_CUDA_WRITE_THREADS = 128 };
 /* The matrix in fp16, weights of tokens and channels with their squares, and what warps tell each
  * other. */
 #define KVK_CUDA_COMPRESS_SHARED(dim, group)                                                       \
-    (2 * (dim) * (group) + 48 * ((group) / 8 + 4) + 6 * (dim) + 8 * 24 + 3 * 32)
+    (2 * (dim) * (group) + 64 * ((group) / 8 + 4) + 6 * (dim) + 8 * 24 + 3 * 32)
 
 /* kvk_cuda_blocks.settle of a service. On real keys and values balancing then takes the time of 2
  * to 4 of 8 iterations, and reconstruction is within 0.05 % of what all of them give (tests/bench/

@@ -40,10 +40,11 @@ struct Verdict {
 /* Weights are stored as they are and squared, the square in two parts, what fp16 holds of it and
  * the rest times 2048: were squares rounded, then rows whose mean is many times their deviation
  * would have none. Those of tokens lie as B fragments want them: [t][step][token % 16 / 8][token %
- * 2], rows padded against bank conflicts. */
+ * 2], rows padded against bank conflicts. What codes are made of takes their places afterwards (of
+ * tokens one more). */
 template <uint32_t D, uint32_t G> struct Shared {
     uint4 tile[G * D / 8]; /* 16-byte chunks, swizzled within each token */
-    __half2 token_weight[4][G / 8 + 4], token_square[2][4][G / 8 + 4];
+    __half2 token_weight[4][G / 8 + 4], token_square[3][4][G / 8 + 4];
     __half channel_weight[D], channel_square[2][D];
     Verdict verdict[8];
     float part[3][8]; /* of block_max, block_min */
@@ -126,6 +127,17 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* The diagonal of a strip's product with itself, or with another: row g of `low`, row g + 8 of
+ * `high`. */
+__device__ __forceinline__ void diagonal(const float (&low)[4], const float (&high)[4],
+                                         const Lane &at, float (&sum)[2])
+{
+    uint32_t from = (at.lane & 28u) | at.lane >> 3;
+
+    sum[0] = __shfl_sync(kAll, at.g % 2 ? low[1] : low[0], from);
+    sum[1] = __shfl_sync(kAll, at.g % 2 ? high[3] : high[2], from);
 }
 
 /* Reciprocal and square root to 2^-22: what they feed is a scale, and any positive scale is valid.

@@ -196,7 +196,7 @@ template <uint32_t DIM> struct view {
                                           float *x) const
     {
         using mine = part<DIM>;
-        const bool rotated = tensor && args.shape.v_rotated;
+        const bool rotated = tensor ? args.shape.v_rotated : args.shape.k_rotated;
         const float orthonormal = DIM == 64 ? 0.125f : DIM == 128 ? 0.08838834764831845f : 0.0625f;
         const float norm = rotated ? 1.0f : orthonormal;
         const uint32_t half = lane / mine::tokens, first = number * mine::tokens;

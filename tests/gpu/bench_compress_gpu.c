@@ -123,9 +123,12 @@ static void measure(struct gpu_bench *bench, const struct work *w, const struct 
     for (uint32_t i = 0; i < count; i++)
         rounds.args[i] = make_round(gpu, w, rows + i * in, slots + i * out);
     struct gpu_time time = gpu_time(gpu, launch, &rounds, count, bench->replays);
-    snprintf(name, sizeof name, "compress K%uV%u D %u G %u, %u matrices of %s, %s%s",
+    snprintf(name, sizeof name, "compress %sK%uV%u D %u G %u%s, %u matrices of %s, %s%s",
+             w->shape.range == KVARN_RANGE_TIGHT            ? "tight "
+             : w->shape.balance == KVARN_BALANCE_SCALE_FREE ? "scale-free "
+                                                            : "",
              w->shape.bits_k, w->shape.bits_v, w->shape.dim, w->shape.group,
-             (unsigned)(2 * w->cells),
+             w->shape.k_rotated ? ", not rotated" : "", (unsigned)(2 * w->cells),
              w->what                        ? w->what
              : w->shape.dtype == KVARN_BF16 ? "bf16"
                                             : "fp16",
@@ -170,6 +173,21 @@ static void main_rows(struct gpu_bench *bench)
     w = (struct work){.shape = w.shape, .cells = 288, .reach = 25, .micros = true};
     measure(bench, &w, NULL);
     w.settle = KVK_CUDA_SETTLE;
+    measure(bench, &w, NULL);
+}
+
+/* The tight range: sums for the other scale beside the codes. */
+static void tight_rows(struct gpu_bench *bench)
+{
+    struct work w = {.shape = shape_of(128, 128, 2, 2), .cells = 4608};
+
+    w.shape.balance = KVARN_BALANCE_SCALE_FREE;
+    measure(bench, &w, NULL);
+    w.shape.range = KVARN_RANGE_TIGHT;
+    measure(bench, &w, NULL);
+    w.settle = KVK_CUDA_SETTLE;
+    measure(bench, &w, NULL);
+    w.shape.k_rotated = w.shape.v_rotated = 1;
     measure(bench, &w, NULL);
 }
 
@@ -225,6 +243,7 @@ int main(int argc, char **argv)
 
     gpu_bench_open(&bench, argc, argv);
     main_rows(&bench);
+    tight_rows(&bench);
     capture_rows(&bench);
     if (!bench.quick)
         shape_rows(&bench);

@@ -262,7 +262,8 @@ static void every_shape(struct gpu *gpu)
                                             .bits_k = presets[preset][0],
                                             .bits_v = presets[preset][1],
                                             .q_heads = heads,
-                                            .sink = group};
+                                            .sink = group,
+                                            .k_rotated = ((uint32_t)preset + heads / 4) % 2 != 0};
                     struct attend_plan plans[3] = {p, p, p};
                     plans[0].tiles = 11;
                     plans[0].tail = 29;
@@ -317,6 +318,8 @@ static void masks(struct gpu *gpu)
     struct attend_plan loud = {.q_heads = 4, .tiles = 9, .q_gain = 16};
     check_batch(gpu, &zero, 1, KVARN_F32, "zero queries");
     check_batch(gpu, &rotated, 1, KVARN_F32, "V rotated");
+    rotated.k_rotated = 1;
+    check_batch(gpu, &rotated, 1, KVARN_F32, "K and V rotated");
     check_batch(gpu, &loud, 1, KVARN_F32, "loud queries");
 }
 

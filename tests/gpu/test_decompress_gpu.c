@@ -137,9 +137,9 @@ static void check_layout(struct gpu *gpu, struct rng *rng, const struct kvk_shap
     struct kvk_cuda_launch launch = kvk_cuda_decompress_launch(&args, gpu->multiprocessors);
     gpu_launch(gpu, launch.name, launch.grid, launch.block, launch.shared_bytes, &args);
     gpu_read(gpu, got, rows_at, bytes);
-    CHECK(memcmp(got, expected, bytes) == 0, "D=%d G=%d K%dV%d dtype %d v_rotated %d layout %d",
-          shape->dim, shape->group, shape->bits_k, shape->bits_v, shape->dtype, shape->v_rotated,
-          layout);
+    CHECK(memcmp(got, expected, bytes) == 0, "D=%d G=%d K%dV%d dtype %d rotated %d,%d layout %d",
+          shape->dim, shape->group, shape->bits_k, shape->bits_v, shape->dtype, shape->k_rotated,
+          shape->v_rotated, layout);
     gpu_free(gpu, table);
     gpu_free(gpu, slots_at);
     gpu_free(gpu, rows_at);
@@ -220,6 +220,7 @@ int main(int argc, char **argv)
                                   .bits_k = n / 6 % 2 ? 4 : 2,
                                   .bits_v = n / 12 % 2 ? 4 : 2,
                                   .dtype = n / 24 % 2 ? KVARN_BF16 : KVARN_F16,
+                                  .k_rotated = (n / 48 + n / 24 + n / 6) % 2 != 0,
                                   .v_rotated = n / 48 != 0,
                                   .iterations = 8};
 

@@ -185,8 +185,9 @@ static void check_seal(struct gpu *gpu, const struct kvk_shape *shape, uint32_t 
     gpu_poison(gpu, at, BLOCKS * slot);
     run(gpu, shape, true, blocks, faults);
     gpu_read(gpu, sealed, at, BLOCKS * slot);
-    CHECK(memcmp(direct, sealed, BLOCKS * slot) == 0, "seal D=%d G=%d odd %u v_rotated %d",
-          shape->dim, shape->group, odd, shape->v_rotated);
+    CHECK(memcmp(direct, sealed, BLOCKS * slot) == 0,
+          "seal D=%d G=%d odd %u range %d rotated %d,%d", shape->dim, shape->group, odd,
+          shape->range, shape->k_rotated, shape->v_rotated);
     for (uint32_t b = 0; b < BLOCKS; b++) {
         for (size_t i = 0; i < BEGIN * HEADS * record; i++)
             CHECK(sealed[b * slot + i] == 0xff, "layer before the first, block %u", b);
@@ -251,6 +252,8 @@ int main(int argc, char **argv)
                                   .bits_v = i / 12 % 2 ? 4 : 2,
                                   .dtype = i / 24 % 2 ? KVARN_BF16 : KVARN_F16,
                                   .balance = KVARN_BALANCE_PUBLIC,
+                                  .range = i / 12 % 2 ? KVARN_RANGE_TIGHT : KVARN_RANGE_MINMAX,
+                                  .k_rotated = i / 6 % 4 == 1,
                                   .v_rotated = i / 24 == 2,
                                   .iterations = 3};
         uint32_t odd = odds[rng_below(&rng, 3)];

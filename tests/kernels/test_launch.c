@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/compress_plan.h"
 
 enum { PROCESSORS = 132, LAUNCHES = 5 };
 
@@ -85,6 +85,9 @@ static void kernels_have_names(void **state)
     args.shape.dim = 64;
     assert_string_equal(kvk_cuda_decompress_launch(&args, PROCESSORS).name,
                         "kvk_cuda_decompress_64");
+    assert_string_equal(kvk_cuda_compress_launch(&args).name, "kvk_cuda_compress_64_64");
+    args.shape.range = KVARN_RANGE_TIGHT;
+    assert_string_equal(kvk_cuda_compress_launch(&args).name, "kvk_cuda_compress_64_64_tight");
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /* See record.h. Compared rotated, where nothing is rounded after decoding. */
 #include "gpu/support/record.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "gpu/support/data.h"
@@ -44,7 +45,7 @@ static void rotated_row(const struct kvk_shape *shape, const struct side *side, 
     for (uint32_t d = 0; d < shape->dim; d++)
         row[d] = (double)kvk_half_to_f32(kvk_u16_load(side->rows + token * stride + 2 * (size_t)d),
                                          (kvarn_dtype)shape->dtype);
-    if (!side->is_v || !shape->v_rotated)
+    if (side->is_v ? !shape->v_rotated : !shape->k_rotated)
         method_rotate(row, shape->dim);
 }
 
@@ -63,26 +64,62 @@ static double side_error(const struct kvk_shape *shape, const struct side *side,
     return sum;
 }
 
+/* Of every token of K, every channel of V. */
+static double side_drift(const struct kvk_shape *shape, const struct side *side, size_t stride)
+{
+    double row[KVARN_MAX_HEAD_DIM], written[KVARN_MAX_HEAD_DIM] = {0},
+                                    read[KVARN_MAX_HEAD_DIM] = {0}, off = 0, all = 0;
+    uint32_t columns = side->is_v ? shape->dim : shape->group;
+
+    for (uint32_t g = 0; g < shape->group; g++) {
+        rotated_row(shape, side, stride, g, row);
+        for (uint32_t d = 0; d < shape->dim; d++) {
+            uint32_t column = side->is_v ? d : g;
+            double x = decoded(shape, side, g, d);
+
+            written[column] += row[d] * row[d];
+            read[column] += (side->is_v ? row[d] : x) * x;
+        }
+    }
+    for (uint32_t c = 0; c < columns; c++) {
+        double off_by = side->is_v ? read[c] - written[c] : sqrt(read[c] * written[c]) - written[c];
+
+        off += written[c] > 0 ? off_by * off_by / written[c] : 0;
+        all += written[c];
+    }
+    return all > 0 ? sqrt(off / all) : 0;
+}
+
+static struct side side_of(const struct kvk_shape *shape, const uint8_t *record, const void *rows,
+                           int is_v)
+{
+    struct kvk_layout at = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v);
+
+    return (struct side){.rows = rows,
+                         .codes = record + (is_v ? at.v_codes : at.k_codes),
+                         .step = record + (is_v ? at.v_step : at.k_step),
+                         .zero = record + (is_v ? at.v_zero : at.k_zero),
+                         .other = record + (is_v ? at.v_channel : at.k_token),
+                         .bits = is_v ? shape->bits_v : shape->bits_k,
+                         .is_v = is_v};
+}
+
 struct record_error record_error(const struct kvk_shape *shape, const uint8_t *record,
                                  const void *k, const void *v, size_t token_stride_bytes)
 {
-    struct kvk_layout at = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v);
-    const struct side k_side = {.rows = k,
-                                .codes = record + at.k_codes,
-                                .step = record + at.k_step,
-                                .zero = record + at.k_zero,
-                                .other = record + at.k_token,
-                                .bits = shape->bits_k};
-    const struct side v_side = {.rows = v,
-                                .codes = record + at.v_codes,
-                                .step = record + at.v_step,
-                                .zero = record + at.v_zero,
-                                .other = record + at.v_channel,
-                                .bits = shape->bits_v,
-                                .is_v = 1};
+    const struct side k_side = side_of(shape, record, k, 0), v_side = side_of(shape, record, v, 1);
 
     return (struct record_error){side_error(shape, &k_side, token_stride_bytes),
                                  side_error(shape, &v_side, token_stride_bytes)};
+}
+
+struct record_error record_drift(const struct kvk_shape *shape, const uint8_t *record,
+                                 const void *k, const void *v, size_t token_stride_bytes)
+{
+    const struct side k_side = side_of(shape, record, k, 0), v_side = side_of(shape, record, v, 1);
+
+    return (struct record_error){side_drift(shape, &k_side, token_stride_bytes),
+                                 side_drift(shape, &v_side, token_stride_bytes)};
 }
 
 struct record_error record_norm(const struct kvk_shape *shape, const void *k, const void *v,
@@ -95,7 +132,7 @@ struct record_error record_norm(const struct kvk_shape *shape, const void *k, co
 }
 
 struct record_error record_reference(const struct kvk_shape *shape, const void *k, const void *v,
-                                     size_t token_stride_bytes)
+                                     size_t token_stride_bytes, struct record_error *drift)
 {
     size_t bytes = kvk_layout_of(shape->dim, shape->group, shape->bits_k, shape->bits_v).bytes;
     uint8_t *record = malloc(bytes);
@@ -113,6 +150,7 @@ struct record_error record_reference(const struct kvk_shape *shape, const void *
     if (record == NULL || scratch == NULL || table == NULL || table->compress(&op) != KVARN_OK)
         gpu_fail("the reference does not compress");
     error = record_error(shape, record, k, v, token_stride_bytes);
+    *drift = record_drift(shape, record, k, v, token_stride_bytes);
     free(record);
     free(scratch);
     return error;

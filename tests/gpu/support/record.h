@@ -15,8 +15,13 @@ struct record_error record_error(const struct kvk_shape *shape, const uint8_t *r
 /* The squares of the rows themselves. */
 struct record_error record_norm(const struct kvk_shape *shape, const void *k, const void *v,
                                 size_t token_stride_bytes);
-/* The error of the reference's record of the same rows. */
+/* What a record changes systematically, as a share of what there is: root mean square over tokens
+ * of how far K's norms are off, over channels of how far the product of V with itself as it is read
+ * is off. Weighted with the squares of token or channel. */
+struct record_error record_drift(const struct kvk_shape *shape, const uint8_t *record,
+                                 const void *k, const void *v, size_t token_stride_bytes);
+/* Error and drift of the reference's record of the same rows. */
 struct record_error record_reference(const struct kvk_shape *shape, const void *k, const void *v,
-                                     size_t token_stride_bytes);
+                                     size_t token_stride_bytes, struct record_error *drift);
 
 #endif
