@@ -156,12 +156,6 @@ static kvarn_status unknown_device(const struct kvd_spaces *spaces, const char *
     return KVARN_UNSUPPORTED;
 }
 
-/* A GPU's kernels have neither the tight range nor un-rotated keys. */
-static bool serves(const struct kvd_space_pool *at, const struct kvk_shape *shape)
-{
-    return !at->preferred || (shape->range == KVARN_RANGE_MINMAX && !shape->k_rotated);
-}
-
 /* The pool that the space will live in. */
 static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_space *space,
                                 const char *device, char *text, size_t room)
@@ -170,7 +164,7 @@ static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_spac
         space->exact_bytes > space->tile_bytes ? space->exact_bytes : space->tile_bytes;
     const struct kvd_space_pool *chosen = NULL;
     uint64_t largest = 0;
-    bool named = false, served = false;
+    bool named = false;
 
     for (uint32_t i = 0; i < spaces->pool_count; i++) {
         const struct kvd_space_pool *at = &spaces->pools[i];
@@ -179,22 +173,12 @@ static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_spac
         if (device[0] && strcmp(device, at->name) != 0)
             continue;
         named = true;
-        if (!serves(at, &space->shape))
-            continue;
-        served = true;
         largest = capacity > largest ? capacity : largest;
         if (needed <= capacity && better(chosen, at))
             chosen = at;
     }
     if (!named)
         return unknown_device(spaces, device, text, room);
-    if (!served) {
-        snprintf(text, room,
-                 "preset %s%s is served in host memory alone; ask for the device \"host\" and give "
-                 "the daemon a pool there",
-                 space->preset->name, space->shape.k_rotated ? " with k_rotated" : "");
-        return KVARN_UNSUPPORTED;
-    }
     if (!chosen) {
         snprintf(text, room,
                  "an EXACT block of this shard takes %llu bytes, a TILE block %llu; the pool has "

@@ -98,9 +98,8 @@ static void test_refusals(void **state)
     store_close(&rig);
 }
 
-/* Kernels of a GPU have neither the tight range nor K as it comes: such a space goes to the host,
- * and is refused where there is none. */
-static void test_host_alone(void **state)
+/* Another rotation of K, another range: other spaces, on whatever device. */
+static void test_forms(void **state)
 {
     struct kvw_open_space options = store_options();
     struct kvd_space *space, *plain;
@@ -115,24 +114,16 @@ static void test_host_alone(void **state)
     assert_int_equal(space->shape.k_rotated, 1);
     rig.spaces.pools[0].name = "cuda:0";
     rig.spaces.pools[0].preferred = true;
-    assert_int_equal(open_with(&options, &space), KVARN_UNSUPPORTED);
-    assert_non_null(strstr(text, "kvarn_k2v2_g64 with k_rotated"));
-    options.device = "cuda:0";
-    assert_int_equal(open_with(&options, &space), KVARN_UNSUPPORTED);
     rig.spaces.pools[1] = (struct kvd_space_pool){"host", rig.pool, false};
     rig.spaces.pool_count = 2;
-    assert_int_equal(open_with(&options, &space), KVARN_UNSUPPORTED);
-    options.device = "";
     options.model = "another";
-    assert_int_equal(open_with(&options, &space), KVARN_OK);
-    assert_int_equal(space->device, 1);
-    options.k_rotated = false;
     assert_int_equal(open_with(&options, &space), KVARN_OK);
     assert_int_equal(space->device, 0);
     options.preset = "tight_k2v2_g64";
     assert_int_equal(open_with(&options, &space), KVARN_OK);
-    assert_int_equal(space->device, 1);
+    assert_int_equal(space->device, 0);
     assert_int_equal(space->shape.range, KVARN_RANGE_TIGHT);
+    assert_int_equal(space->shape.k_rotated, 1);
     store_close(&rig);
 }
 
@@ -199,7 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_host_alone), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_shared),
         cmocka_unit_test(test_table_full),
     };
 
