@@ -160,21 +160,10 @@ static void a_second_process_finds_the_prefix(void **state)
     test_child_run("decode", daemon_.unix_address);
 }
 
-/* Blocks of the same keys in a space of their own: the other preset's are not found. A GPU's
- * kernels do not have this form, and say so. */
+/* Blocks of the same keys in a space of their own: the other preset's are not found. */
 static void keys_as_they_come_are_shared_too(void **state)
 {
     (void)state;
-    if (getenv("KVARN_TEST_DEVICE") != NULL) {
-        kvarn_client *client = model_connect(daemon_.unix_address);
-        kvarn_space_options space = model_space("share");
-
-        space.preset = "tight_k2v2_g64";
-        space.k_rotated = 1;
-        model_expect(client, kvarn_open_space(client, &space), KVARN_UNSUPPORTED, "on a GPU");
-        kvarn_close(&client);
-        return;
-    }
     test_child_run("prefill_tight", daemon_.unix_address);
     test_child_run("decode_tight", daemon_.unix_address);
 }
