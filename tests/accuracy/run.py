@@ -54,35 +54,40 @@ class Job:
     regime: str                      # decode, static, blocks512, free
     length: int                      # positions
 
-    def cost(self, lanes: int) -> float:
-        size = COST[self.model]
+    def units(self, lanes: int) -> float:
+        """What its ticks add up to."""
         extra = 1.0
         if self.regime == "free":    # the methods' own continuations, token by token
             extra += 12 * (self.length - FREE_PROMPT) / self.length
-        return size * extra * lanes * regimes.work(0, self.length)
+        return extra * lanes * regimes.work(0, self.length)
+
+    def cost(self, lanes: int) -> float:
+        """Relative time."""
+        return COST[self.model] * self.units(lanes)
 
 
 class Progress:
     """Share of the work done and the time that is left, on one line of stderr."""
 
-    def __init__(self, total: float):
-        self.total, self.done, self.job_done = total, 0.0, 0.0
-        self.begun = time.monotonic()
-        self.shown = 0.0
+    def __init__(self, jobs: list[Job], lanes: int):
+        self.costs = {job: job.cost(lanes) for job in jobs}
+        self.total, self.finished = sum(self.costs.values()), 0.0
+        self.begun, self.due = time.monotonic(), 0.0
 
-    def tick(self, job: Job, share: float) -> None:
-        """share of the job that is done."""
-        now = time.monotonic()
-        if now - self.shown < 1:
+    def show(self, job: Job, share: float) -> None:
+        """share of the job that is done; at most one line a second, 30 s in a log."""
+        now, terminal = time.monotonic(), sys.stderr.isatty()
+        if now < self.due:
             return
-        self.shown = now
-        done = (self.done + share * self.job_done) / self.total
+        self.due = now + (1 if terminal else 30)
+        done = (self.finished + min(share, 1) * self.costs[job]) / self.total
         left = (now - self.begun) * (1 - done) / max(done, 1e-6)
-        end = "\r" if sys.stderr.isatty() else "\n"
-        if not sys.stderr.isatty():
-            self.shown += 29         # a log wants fewer lines
         print(f"{done:6.1%}  {job.model} {job.text} {job.regime}: "
-              f"about {left / 60:.0f} min left   ", end=end, file=sys.stderr, flush=True)
+              f"about {left / 60:.0f} min left   ", end="\r" if terminal else "\n",
+              file=sys.stderr, flush=True)
+
+    def finish(self, job: Job) -> None:
+        self.finished += self.costs[job]
 
 
 def plan(args: argparse.Namespace) -> list[Job]:
@@ -209,9 +214,8 @@ def main() -> None:
     args = parse()
     connection = Connection(args.build, args.kvarnd)
     methods = choose_methods(args, connection)
-    jobs, lanes = plan(args), len(methods) + 1
-    progress = Progress(sum(job.cost(lanes) for job in jobs))
-    model = None
+    jobs, model = plan(args), None
+    progress = Progress(jobs, len(methods) + 1)
     for job in jobs:
         if model is None or model.spec.name != job.model:
             model = None             # the old weights go first
@@ -219,19 +223,20 @@ def main() -> None:
         chosen = list(methods.values())
         if job.regime == "decode":
             chosen += at_equal_memory(methods, model.engine.shape.dim)
-        done, progress.job_done = 0.0, job.cost(lanes)
+        done, units = 0.0, job.units(len(chosen) + 1)
 
-        def tick(units: float, job=job) -> None:
+        def tick(part: float, job=job, units=units) -> None:
             nonlocal done
-            done += units / progress.job_done
-            progress.tick(job, min(done, 1.0))
+            done += part / units
+            progress.show(job, done)
 
-        begun = time.monotonic()
+        begun, cpu = time.monotonic(), time.process_time()
         rows = run_job(job, model, chosen, args, tick)
         results.write(args.json, rows)
-        progress.done += progress.job_done
+        progress.finish(job)
         print(f"{job.model}, {job.text}, {job.regime}: {job.length} positions, "
-              f"{time.monotonic() - begun:.0f} s", flush=True)
+              f"{time.monotonic() - begun:.0f} s, {time.process_time() - cpu:.0f} s of CPU",
+              flush=True)
         summary(rows)
     connection.close()
 
