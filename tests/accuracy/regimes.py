@@ -143,7 +143,7 @@ def teacher_forced(model: Model, tokens: list[int], methods: list, *, block: int
 
 
 def smallest_tile(methods: list) -> int:
-    return min(getattr(method, "group", SINK) for method in methods)
+    return min((getattr(method, "group", SINK) for method in methods), default=SINK)
 
 
 def pick(logp: np.ndarray, noise: np.ndarray) -> int:

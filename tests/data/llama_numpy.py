@@ -2,7 +2,8 @@
 
 It exists to produce real post-RoPE keys, values and queries.  Weights are dequantised
 on load; the KV cache holds fp16 values, as serving engines do, so what is captured
-from the cache is exactly what attention used.
+from the cache is exactly what attention used.  Packages that only reading a file or
+making a tokenizer needs are imported there.
 """
 from __future__ import annotations
 
@@ -10,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader, dequantize
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 ARCHITECTURES = ("llama", "qwen2", "gemma3")
 GEMMA_GLOBAL_EVERY = 6               # the other layers attend to a sliding window
@@ -91,6 +90,7 @@ class Model:
     """Weights, cache and forward pass of one sequence."""
 
     def __init__(self, path: Path, context: int, interleaved: bool = False):
+        from gguf import GGUFReader, dequantize
         reader = GGUFReader(path)
         self.meta = {key: field.contents() for key, field in reader.fields.items()}
         arch = self.meta["general.architecture"]
@@ -228,7 +228,9 @@ def make_tokenizer(meta: dict) -> ScoreTokenizer | BpeTokenizer:
     return kind(meta)
 
 
-def make_bpe(meta: dict) -> Tokenizer:
+def make_bpe(meta: dict):
+    """Of the tokenizers package."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     words = meta["tokenizer.ggml.tokens"]
     merges = [tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]
     tok = Tokenizer(models.BPE({t: i for i, t in enumerate(words)}, merges))
