@@ -91,7 +91,11 @@ class Progress:
 
 
 def plan(args: argparse.Namespace) -> list[Job]:
-    """What is run, in the order in which it is of use."""
+    """What is run, in the order in which it is of use.
+
+    The short form decodes every text with every model; the other regimes it runs with the
+    first model and text, unless regimes or texts were asked for by name.
+    """
     if args.smoke:
         return [Job("smollm2-135m", args.texts[0], "decode", 512)]
     lengths = {"smollm2-135m": 8192 if args.full else 4096,
@@ -99,9 +103,10 @@ def plan(args: argparse.Namespace) -> list[Job]:
     jobs = []
     for model in args.models:
         for regime in args.regimes:
-            chosen = args.texts
-            if regime in ("free", f"blocks{BLOCKS}") and not args.full:
-                chosen = args.texts[:1]
+            brief = regime != "decode" and not args.full
+            if brief and not args.regimes_named and model != args.models[0]:
+                continue
+            chosen = args.texts[:1] if brief and not args.texts_named else args.texts
             length = args.tokens or lengths[model]
             if regime == "free":
                 length = FREE_PROMPT + (1024 if args.full else 256)
@@ -193,19 +198,20 @@ def parse() -> argparse.Namespace:
     usual = ",".join(name for name, spec in MODELS.items() if spec.by_default)
     ap.add_argument("--models", default=usual,
                     help=f"of {', '.join(MODELS)}; default: %(default)s")
-    ap.add_argument("--regimes", default=f"decode,static,blocks{BLOCKS},free",
-                    help="default: %(default)s")
-    ap.add_argument("--tokens", type=int, help="positions of each text")
+    known = ["decode", "static", f"blocks{BLOCKS}", "free"]
+    ap.add_argument("--regimes", help=f"of {', '.join(known)}; default: all of them")
+    ap.add_argument("--tokens", type=int, help="positions of each text; free has its own")
     ap.add_argument("--json", type=Path, default=Path("accuracy.jsonl"),
                     help="where results are appended; default: %(default)s")
     ap.add_argument("--build", type=Path, default=ROOT / "build", help="of kvarnd")
     ap.add_argument("--kvarnd", default="spawn:", help="address of a running daemon instead")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
     args = ap.parse_args()
-    args.models, args.regimes = args.models.split(","), args.regimes.split(",")
-    known = {"decode", "static", f"blocks{BLOCKS}", "free"}
-    if wrong := set(args.regimes) - known:
-        ap.error(f"there is no regime {wrong.pop()}; known: {', '.join(sorted(known))}")
+    args.regimes_named, args.texts_named = bool(args.regimes), bool(args.texts)
+    args.models = args.models.split(",")
+    args.regimes = args.regimes.split(",") if args.regimes else known
+    if wrong := set(args.regimes) - set(known):
+        ap.error(f"there is no regime {wrong.pop()}; known: {', '.join(known)}")
     args.texts = args.texts.split(",") if args.texts else texts.names()
     return args
 
