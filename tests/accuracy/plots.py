@@ -13,6 +13,7 @@ from report import PAPER, Results  # noqa: E402
 
 OURS = ("kvarn", "scalefree", "tight")
 MOST = 10                            # lines of a plot
+NAME_WIDTH, NAME_HEIGHT = 150, 11    # pixels of a name beside a point
 
 
 def save(figure, path: Path) -> Path:
@@ -66,11 +67,10 @@ def bytes_and_kl(found: Results, model: str, folder: Path) -> Path | None:
               for m in complete}
     if len(points) < 2:
         return None
-    figure, axis = plt.subplots(figsize=(7.5, 5), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7.5, 5.6), layout="constrained")
     for method, (size, kl) in points.items():
         ours = method.startswith(OURS)
         axis.plot(size, kl, "o" if ours else "x", color="C0" if ours else "C7")
-        axis.annotate(method, (size, kl), textcoords="offset points", xytext=(4, 3), fontsize=6)
     best, line = np.inf, []
     for size, kl in sorted(points.values()):
         if kl < best:
@@ -79,7 +79,22 @@ def bytes_and_kl(found: Results, model: str, folder: Path) -> Path | None:
     axis.plot(*zip(*line), color="C1", lw=1, zorder=0)
     axis.set(xlabel="bytes per token and kv head, K and V", ylabel="KL from fp16, nats",
              yscale="log", title=f"{model}: mean of {', '.join(texts)}")
+    figure.draw_without_rendering()
+    name_points(axis, points)
     return save(figure, folder / f"bytes_{model}.png")
+
+
+def name_points(axis, points: dict[str, tuple[float, float]]) -> None:
+    """Each name to the right of its point, lower where another name stands already."""
+    taken: list[tuple[float, float]] = []
+    for method, point in sorted(points.items(), key=lambda item: -item[1][1]):
+        x, y = axis.transData.transform(point)
+        at = y
+        for x2, y2 in sorted(taken, key=lambda place: -place[1]):
+            if abs(x2 - x) < NAME_WIDTH and abs(y2 - at) < NAME_HEIGHT:
+                at = y2 - NAME_HEIGHT
+        taken.append((x, at))
+        axis.annotate(method, point, textcoords="offset pixels", xytext=(7, at - y - 3), fontsize=6)
 
 
 def heat_map(found: Results, model: str, folder: Path) -> Path | None:

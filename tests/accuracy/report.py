@@ -184,7 +184,8 @@ def comparisons(found: Results, model: str) -> list[str]:
                 and not m.endswith(("_newest", "_ref"))]
     pairs = [(PAPER, "kivi_k2v2_g128")]
     pairs += [(m, PAPER) for m in improved]
-    pairs += [(m, rival) for m in improved if m.startswith("tight") for rival in RIVALS]
+    best = min(improved, key=lambda m: mean_of(found, model, m, "kl") or np.inf, default=None)
+    pairs += [(best, rival) for rival in RIVALS if best]
     return [line for pair in pairs if (line := versus(found, model, *pair))]
 
 
