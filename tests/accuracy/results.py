@@ -1,6 +1,7 @@
 """Results: one JSON object a line."""
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,8 +34,11 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def read(path: Path) -> list[Row]:
+    """Rows of a file, which may be packed (.gz)."""
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     rows = []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         entry = json.loads(line)
         entry["position_bin"] = tuple(entry["position_bin"])
         rows.append(Row(**{"lo": None, "hi": None, **entry}))

@@ -5,6 +5,7 @@ Leaves itself out (77) where numpy is not installed.
 """
 from __future__ import annotations
 
+import gzip
 import math
 import sys
 import tempfile
@@ -77,6 +78,9 @@ def test_rows() -> None:
         results.write(path, sample()[:3])
         results.write(path, sample()[3:])
         assert results.read(path) == sample()
+        packed = path.with_suffix(".gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        assert results.read(packed) == sample()
 
 
 def test_interpolation() -> None:
