@@ -3,8 +3,8 @@
 # process compresses a KV cache into it, another finds it by key and decodes over it, layer by layer. Ends with
 # a table. Safe to run again; leaves no process and no file outside build/. Under 5 minutes on 2 cores.
 #
-#   deploy/quickstart.sh                    all presets at G = 128 that ship
-#   deploy/quickstart.sh PRESET...          only these, e.g. kvarn_k2v2_g64
+#   deploy/quickstart.sh                    the published form and the tight one at G = 128
+#   deploy/quickstart.sh PRESET...          only these, e.g. kvarn_k2v2_g64; PRESET+k leaves keys as they come
 #   KVARN_TRANSPORT=tcp deploy/quickstart.sh   over TCP loopback (port 17070, or KVARN_PORT) instead of a Unix socket
 #   KVARN_CAPTURE=FILE deploy/quickstart.sh    on a capture of your own model (tests/data/README.md has the format)
 set -euo pipefail
@@ -22,8 +22,8 @@ case "${1-}" in
 esac
 presets=("$@")
 if [ ${#presets[@]} -eq 0 ]; then
-    presets=(kvarn_k2v2_g128 scalefree_k2v2_g128 kvarn_k4v2_g128 scalefree_k4v2_g128
-        kvarn_k4v4_g128 scalefree_k4v4_g128)
+    presets=(kvarn_k2v2_g128 tight_k2v2_g128 tight_k2v2_g128+k kvarn_k4v2_g128 tight_k4v2_g128
+        kvarn_k4v4_g128 tight_k4v4_g128)
 fi
 transport=${KVARN_TRANSPORT-unix}
 if [ "$transport" != unix ] && [ "$transport" != tcp ]; then
@@ -31,7 +31,7 @@ if [ "$transport" != unix ] && [ "$transport" != tcp ]; then
     exit 2
 fi
 for preset in "${presets[@]}"; do
-    if ! grep -q "\"$preset\"" proto/types.c; then
+    if ! grep -q "\"${preset%+k}\"" proto/types.c; then
         echo "quickstart: no preset '$preset'; there are $(grep -o '"[a-z]*_k[0-9]v[0-9]_g[0-9]*"' proto/types.c |
             tr -d '"' | tr '\n' ' ')" >&2
         exit 2
@@ -104,8 +104,10 @@ for capture in "${captures[@]}"; do
     for preset in "${presets[@]}"; do
         done_count=$((done_count + 1))
         echo "[$done_count/$total] $preset, $(basename "$capture")"
-        "$bin/kvarn-demo" prefill -a "$address" -c "$capture" -p "$preset" -r "$report" 2>&1
-        "$bin/kvarn-demo" decode -a "$address" -c "$capture" -p "$preset" -r "$report" 2>&1
+        options=(-a "$address" -c "$capture" -p "${preset%+k}" -r "$report")
+        [ "$preset" = "${preset%+k}" ] || options+=(--k-rotated)
+        "$bin/kvarn-demo" prefill "${options[@]}" 2>&1
+        "$bin/kvarn-demo" decode "${options[@]}" 2>&1
     done
 done
 for capture in "${captures[@]}"; do
