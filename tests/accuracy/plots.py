@@ -25,7 +25,7 @@ def save(figure, path: Path) -> Path:
 
 def alike(found: Results, model: str) -> list[str]:
     """Methods of about the bytes of the paper's K2V2, the best and the paper's among them."""
-    methods = [m for m in found.methods(model) if not m.endswith("_newest")]
+    methods = [m for m in found.complete(model) if not m.endswith("_newest")]
     size = found.bytes.get((model, PAPER))
     if size:
         methods = [m for m in methods if 0.8 * size <= found.bytes[model, m] <= 1.2 * size]
@@ -60,11 +60,9 @@ def accumulation(found: Results, model: str, folder: Path) -> Path | None:
 def bytes_and_kl(found: Results, model: str, folder: Path) -> Path | None:
     """Every method by its bytes and its KL (mean of the texts that all share), and the Pareto line."""
     texts = found.texts(model)
-    rows = {(m, t): row.value for m in found.methods(model) for t in texts
-            if (row := found.whole(model, t, "decode", m, "kl"))}
-    complete = [m for m in found.methods(model) if all((m, t) in rows for t in texts)]
-    points = {m: (found.bytes[model, m], float(np.mean([rows[m, t] for t in texts])))
-              for m in complete}
+    points = {m: (found.bytes[model, m],
+                  float(np.mean([found.whole(model, t, "decode", m, "kl").value for t in texts])))
+              for m in found.complete(model)}
     if len(points) < 2:
         return None
     figure, axis = plt.subplots(figsize=(7.5, 5.6), layout="constrained")

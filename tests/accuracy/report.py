@@ -71,6 +71,20 @@ class Results:
         found = self.names(3, model=model, regime=regime)
         return sorted(found, key=lambda method: (self.bytes[model, method], method))
 
+    def length(self, model: str, text: str) -> int:
+        """Last position of the text's longest decoding run."""
+        return max(row.position_bin[1] for method in self.methods(model)
+                   if (row := self.whole(model, text, "decode", method, "kl")))
+
+    def complete(self, model: str) -> list[str]:
+        """Methods that decoded every text to the end of its longest run."""
+        def there(method: str, text: str) -> bool:
+            row = self.whole(model, text, "decode", method, "kl")
+            return row is not None and row.position_bin[1] == self.length(model, text)
+
+        texts = self.texts(model)
+        return [m for m in self.methods(model) if all(there(m, text) for text in texts)]
+
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
@@ -123,6 +137,20 @@ def regimes(found: Results, model: str) -> str:
     return table(["KL by regime", *names], rows) if rows else ""
 
 
+def free_running(found: Results, model: str) -> str:
+    """Where each method's samples leave fp16's, and what fp16 thinks of its own continuation."""
+    rows = []
+    for text in found.texts(model, "free"):
+        for method in found.methods(model, "free"):
+            step, own = (found.whole(model, text, "free", method, measure)
+                         for measure in ("divergence_step", "own_perplexity"))
+            if step and own:
+                rows.append([f"`{method}`, {text}", f"{step.value:.0f} of {step.n}",
+                             f"{own.value:.2f} [{own.lo:.2f}, {own.hi:.2f}]"])
+    return table(["free-running", "tokens until the first other one",
+                  "fp16's perplexity of what the method wrote"], rows) if rows else ""
+
+
 def settings(method: str) -> str:
     """The method without its bits: settings of one method have the same name."""
     return re.sub(r"_k\d+v\d+", "", method)
@@ -143,7 +171,7 @@ def equal_bytes(found: Results, model: str) -> str:
         return ""
     wanted, texts = found.bytes[model, PAPER], found.texts(model)
     points = defaultdict(list)
-    for method in found.methods(model):
+    for method in found.complete(model):
         if method.endswith("_newest"):
             continue
         for text in texts:
@@ -162,7 +190,7 @@ def versus(found: Results, model: str, ours: str, other: str) -> str | None:
     cells = []
     for text in found.texts(model):
         a, b = (found.whole(model, text, "decode", m, "kl") for m in (ours, other))
-        if not a or not b:
+        if not a or not b or a.position_bin != b.position_bin:
             continue
         apart = "apart" if a.hi < b.lo or b.hi < a.lo else "overlap"
         cell = f"{text} {a.value / b.value - 1:+.0%} (intervals {apart}"
@@ -176,7 +204,7 @@ def versus(found: Results, model: str, ours: str, other: str) -> str | None:
 
 
 def comparisons(found: Results, model: str) -> list[str]:
-    methods = found.methods(model)
+    methods = found.complete(model)
     if PAPER not in methods:
         return []
     size = found.bytes[model, PAPER]
@@ -189,8 +217,21 @@ def comparisons(found: Results, model: str) -> list[str]:
     return [line for pair in pairs if (line := versus(found, model, *pair))]
 
 
+def partial(found: Results, model: str) -> str:
+    """Methods that ran on some of the texts, or not to their end; only like lengths compare."""
+    complete = found.complete(model)
+    rows = []
+    for text in found.texts(model):
+        runs = [row for method in found.methods(model) if method not in complete
+                and (row := found.whole(model, text, "decode", method, "kl"))]
+        rows += [[f"`{row.method}`", text, f"{row.position_bin[0]} to {row.position_bin[1]}",
+                  f"{row.bytes_per_token:.1f}", interval(row)]
+                 for row in sorted(runs, key=lambda row: (-row.position_bin[1], row.value))]
+    return table(["on part of the texts", "text", "positions", "bytes", "KL"], rows) if rows else ""
+
+
 def positions(found: Results, model: str) -> str:
-    spans = [row.position_bin for text in found.texts(model) for method in found.methods(model)
+    spans = [row.position_bin for text in found.texts(model) for method in found.complete(model)
              if (row := found.whole(model, text, "decode", method, "kl"))]
     return f"positions {min(s[0] for s in spans)} to {max(s[1] for s in spans)}"
 
@@ -198,7 +239,7 @@ def positions(found: Results, model: str) -> str:
 def block(found: Results, brief: bool, plots: list[tuple[str, str]]) -> str:
     parts = []
     for model in found.models():
-        methods = found.methods(model)
+        methods = found.complete(model)
         if not methods:
             continue
         if brief and PAPER in methods:
@@ -208,8 +249,8 @@ def block(found: Results, brief: bool, plots: list[tuple[str, str]]) -> str:
                      "kv head, KL in nats with its 95 % interval:")
         parts.append(decoding(found, model, methods))
         if not brief:
-            parts += [equal_bytes(found, model), "\n".join(comparisons(found, model)),
-                      regimes(found, model)]
+            parts += [partial(found, model), equal_bytes(found, model), "\n".join(comparisons(found, model)),
+                      regimes(found, model), free_running(found, model)]
     parts += [f"![{title}]({path})" for title, path in plots]
     return "\n\n".join(part for part in parts if part) + "\n"
 

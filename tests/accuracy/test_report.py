@@ -57,7 +57,7 @@ def test_interval() -> None:
 
 def row(method: str, size: float, span: tuple[int, int], value: float, text: str = "t",
         **more) -> results.Row:
-    return results.Row("m", text, "decode", method, size, span, more.pop("measure", "kl"), value,
+    return results.Row("m", text, more.pop("regime", "decode"), method, size, span, more.pop("measure", "kl"), value,
                        round(value - .01, 6), round(value + .01, 6), 1, **more)
 
 
@@ -107,6 +107,31 @@ def test_tables() -> None:
     assert "0.1000 [0.0900, 0.1100]" in block and "![a plot](p.png)" in block
     brief = report.block(found, True, [])
     assert "`kivi_k4v2_g128`" in block and "`kivi_k4v2_g128`" not in brief and "`kivi_k2v2" in brief
+
+
+def test_partial_runs() -> None:
+    """A method that ran shorter, or on some texts only, is not compared with the others."""
+    rows = [*sample(), row("kvarn_k2v2_g128", 41, (0, 4), .1, "u"),
+            row("tight_k2v2_g128", 41, (0, 4), .05, "u"), row("tight_flips", 41, (0, 2), .01),
+            row("tight_flips", 41, (0, 4), .01, "u"), row("kvarn_k3v3_ref", 57, (0, 4), .02, "u")]
+    found = report.Results(rows)
+    assert found.length("m", "t") == found.length("m", "u") == 4
+    assert found.complete("m") == ["kvarn_k2v2_g128", "tight_k2v2_g128"]
+    assert not any("flips" in line for line in report.comparisons(found, "m"))
+    line = report.versus(found, "m", "tight_flips", "kvarn_k2v2_g128")
+    assert "u -90%" in line and "t -" not in line
+    lines = report.partial(found, "m").splitlines()
+    assert lines[4] == "| `tight_flips` | t | 0 to 2 | 41.0 | 0.0100 [0.0000, 0.0200] |"
+    assert "flips" in report.block(found, False, [])
+    assert not report.partial(report.Results(sample()), "m")
+
+
+def test_free_running() -> None:
+    rows = [row("a", 1, (768, 1024), value, measure=measure, regime="free")
+            for measure, value in (("divergence_step", 12.), ("own_perplexity", 5.))]
+    text = report.free_running(report.Results(rows), "m")
+    assert text.endswith("| `a`, t | 12 of 1 | 5.00 [4.99, 5.01] |")
+    assert not report.free_running(report.Results(sample()), "m")
 
 
 def test_fill() -> None:
