@@ -106,3 +106,8 @@ METHODS: dict[str, Method] = {method.name: method for method in (
     TurboQuant(4, 2), TurboQuant(4, 2, keep_norm=True), TurboQuant(4, 4, keep_norm=True),
     NsnQuant(2), NsnQuant(1),
     published(3, 2), published(3, 3), published(2, 4), published(8, 8))}
+
+# Of these, what the short form runs.
+SHORT = ("kivi_k2v2_g128", "kivi_k2v2_g32", "kivi_k4v2_g128", "rtn_k2v2",
+         "hadamard_kivi_k2v2_g128", "turboquant_k2v2", "turboquant_norm_k2v2", "turboquant_k4v2",
+         "nsnquant_k2v2", "nsnquant_k1v1", "kvarn_k3v3_ref", "kvarn_k2v4_ref", "kvarn_k8v8_ref")

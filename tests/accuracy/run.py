@@ -19,7 +19,7 @@ import regimes  # noqa: E402
 import results  # noqa: E402
 import texts  # noqa: E402
 from kvarnd_cache import PLAIN_K, Connection, KvarndMethod  # noqa: E402
-from methods import METHODS  # noqa: E402
+from methods import METHODS, SHORT  # noqa: E402
 from models import MODELS, Model  # noqa: E402
 from paths import ROOT, Missing  # noqa: E402
 from rows import Rows  # noqa: E402
@@ -28,6 +28,7 @@ from variants import VARIANTS  # noqa: E402
 SEED = 1
 FREE_PROMPT = 768
 COST = {"smollm2-135m": 1.0, "gemma3-270m": 1.3, "qwen2.5-coder-1.5b": 8.0}   # a token, about
+SHORT_PRESETS = ("_k2v2_g128", "_k4v2_g128", "kvarn_k4v4_g128", "_k2v2_g128" + PLAIN_K)
 BLOCKS = 512                         # of the paper's pseudo-decoding
 
 
@@ -125,8 +126,11 @@ def choose_methods(args: argparse.Namespace, connection: Connection) -> dict[str
         names = ["kvarn_k2v2_g128", "kivi_k2v2_g128"]
     elif args.methods:
         names = args.methods.replace("VARIANTS", ",".join(VARIANTS)).split(",")
-    else:
+    elif args.full:
         names = [name for name in presets + list(METHODS) if "_g64" not in name]
+    else:
+        names = [name for name in presets if name.endswith(SHORT_PRESETS)
+                 and not name.startswith(("scalefree", "kvarn_k2v2_g128_"))] + list(SHORT)
     if wrong := [name for name in names if name not in known]:
         raise Missing(f"there is no method {wrong[0]}; known: {', '.join(known)}")
     return {name: codes[name] if name in codes else KvarndMethod(name, connection)
@@ -193,7 +197,7 @@ def parse() -> argparse.Namespace:
     size.add_argument("--smoke", action="store_true", help="a minute: 512 tokens, two methods")
     size.add_argument("--full", action="store_true", help="longer texts, all regimes on each")
     ap.add_argument("--methods", help="names with commas, VARIANTS for those of variants.py; "
-                    "default: all others with tiles of 128 tokens")
+                    "default: the 19 of the short form, with --full all others of 128 tokens")
     ap.add_argument("--texts", help=f"default: all of {', '.join(texts.SOURCES)}")
     usual = ",".join(name for name, spec in MODELS.items() if spec.by_default)
     ap.add_argument("--models", default=usual,
