@@ -17,9 +17,10 @@
  * then V rows [group, dim] (EXACT). */
 struct kvk_cuda_block {
     uint64_t slot; /* cell of layer 0, head 0 */
-    uint64_t k,
-        v; /* rows: of the first layer, first token, head 0; export, import: k is the address
-              of cell `layer_begin`, head 0 in canonical order, v unused; digest: unused */
+    uint64_t k, v; /* rows: of the first layer, first token, head 0; export, import: k is the
+                      address of cell `layer_begin`, head 0 in canonical order, v unused; digest:
+                      unused. compress reads rows in whole aligned words of 4 bytes: up to 3 bytes
+                      before the first element and after the last are read, and must be there */
     uint64_t layer_stride_bytes, token_stride_bytes, head_stride_bytes; /* of k and v rows */
     uint32_t kind;                /* kvarn_block_kind; kernels skip blocks of the other kind */
     uint32_t first_token, tokens; /* write, read: rows within the cell */
