@@ -1,10 +1,12 @@
 """Plots of result rows: KL against position, bytes against KL, errors by layer and head."""
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from PIL import Image
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
@@ -17,9 +19,13 @@ NAME_WIDTH, NAME_HEIGHT = 150, 11    # pixels of a name beside a point
 
 
 def save(figure, path: Path) -> Path:
+    """As a PNG of 128 colours, which is a third of the bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90, metadata={"Software": None})
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=90)
     plt.close(figure)
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
