@@ -20,6 +20,7 @@ from cache import Cache, StaticCache
 from models import Model
 
 TEMPERATURE = 0.8
+ALONE = 12                           # what a token alone costs, in tokens of a block
 ROWS = 128                           # log-probabilities are compared so many rows at a time
 
 Tick = Callable[[float], None]
@@ -182,7 +183,7 @@ def own_texts(model: Model, prompt: list[int], methods: list, count: int, seed: 
 
         for _ in range(count):
             list(pool.map(step, parts))
-            tick(len(lanes) * work(len(prompt), len(prompt) + 1))
+            tick(len(lanes) * ALONE * work(len(prompt), len(prompt) + 1))
     return texts
 
 

@@ -59,7 +59,7 @@ class Job:
         """What its ticks add up to."""
         extra = 1.0
         if self.regime == "free":    # the methods' own continuations, token by token
-            extra += 12 * (self.length - FREE_PROMPT) / self.length
+            extra += regimes.ALONE * (self.length - FREE_PROMPT) / self.length
         return extra * lanes * regimes.work(0, self.length)
 
     def cost(self, lanes: int) -> float:
