@@ -33,15 +33,21 @@ def bench_block() -> str:
 
 
 def gpu_block() -> str:
-    """The copy ceiling and our rows, each with its share of it; the peers alone are in the file. Nothing
-    where no results of a GPU are kept."""
-    if not (RESULTS / "gpu.jsonl").is_file():
-        return ""
+    """Our rows, each with its share of the copy ceiling: those with a figure to reach, then the others folded
+    away; the peers alone are in the file."""
     rows = load(RESULTS / "gpu.jsonl")
-    rows = rows[:1] + [row for row in rows if "share" in row]
     head = ["what", "measured", "unit", "peer", "ratio", "should be", "reached"]
-    table = markdown(with_share(rows, [head] + [cells(row) for row in rows]))
-    return f"{rows[0]['machine']}, commit {rows[0]['commit']}:\n\n{table}\n"
+
+    def table(chosen) -> str:
+        return markdown(with_share(chosen, [head] + [cells(row) for row in chosen]))
+
+    ours = [row for row in rows if "share" in row]
+    aimed = rows[:1] + [row for row in ours if row["reach"] is not None]
+    rest = [row for row in ours if row["reach"] is None]
+    return (
+        f"{rows[0]['machine']}, commit {rows[0]['commit']}:\n\n{table(aimed)}\n\n<details><summary>Other shapes, other"
+        f" forms, and what an option costs</summary>\n\n{table(rest)}\n\n</details>\n"
+    )
 
 
 def quickstart_block() -> str:
