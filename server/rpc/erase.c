@@ -1,8 +1,8 @@
 /* ERASE: nothing of this tenant is kept, in memory or on disk.
  *
- * All its spaces are reset (see reset.c). On an encrypted disk its key goes first, with which every
- * copy of its blocks, also one made of the files before, is unreadable; then its segments go. The
- * answer comes when both are synced. */
+ * All its spaces are reset (see reset.c). On an encrypted disk its key goes first, and without it a
+ * copy of its segments is unreadable (not so a copy of the folder's `keys/` with the operator's
+ * key: SECURITY.md); then its segments go. The answer comes when both are synced. */
 #include "server/rpc/tier.h"
 #include "server/rpc/work.h"
 

@@ -1,6 +1,6 @@
 /* Keys of sealed segments. Each tenant has a random one, which stands in the folder's `keys/`
- * sealed by the operator's key (--disk-key); without a tenant's file nothing of what the tenant has
- * on the disk, or had, or has in a copy of it, can be read again: that is how it is erased.
+ * sealed by the operator's key (--disk-key); without a tenant's file, and copies of it,
+ * nothing of what the tenant has or had in segments can be read again: that is how it is erased.
  *
  * The rows are the loop's; make and erase run on a thread, one at a time per row, while its state
  * is KVD_SECRET_BUSY. */

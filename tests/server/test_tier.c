@@ -504,7 +504,7 @@ static void erase(struct fixture *f)
     rig_free(call);
 }
 
-/* A copy of the files from before, and the operator's key: nothing is to be had. */
+/* A copy of its segments from before, and the operator's key: nothing is to be had. */
 static void an_erased_tenant_is_gone_from_copies_too(void **state)
 {
     struct fixture *f = *state;
