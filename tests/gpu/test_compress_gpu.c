@@ -21,8 +21,8 @@ static const double gains[GAINS] = {1, 0.05, 20, 1000};
 /* What fp16 tiles may add beside any quantiser's error: a unit in the last place. */
 static const double unit = 0x1p-10;
 /* One tile; iterates whose imbalance is nearly the same can differ by as much: of 150,000 tiles six
- * passed 1.03, five of them up to 1.25, and one that is a single element 1.35. Squares in fp16 are no
- * statistic of values whose mean is 30 times their deviation, as V is there: K does not mind. */
+ * passed 1.03, five of them up to 1.25, and one that is a single element 1.35. Squares in fp16 are
+ * no statistic of values whose mean is 30 times their deviation, as V is there: K does not mind. */
 static const double tile_limit = 1.5, offset_limit = 2.5;
 static const double limit = 1.005; /* all tiles of a kind */
 /* What the tight range may change of norms and products beside what the reference does: elements

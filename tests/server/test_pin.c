@@ -47,10 +47,8 @@ static void pinned_blocks_stay(void **state)
 {
     struct kvd_quota quota;
     const char *why = "";
-    struct rig_options options = {.pool_bytes = 2 << 20,
-                                  .eviction = KVD_EVICT_LRU,
-                                  .quotas = &quota,
-                                  .quota_count = 1};
+    struct rig_options options = {
+        .pool_bytes = 2 << 20, .eviction = KVD_EVICT_LRU, .quotas = &quota, .quota_count = 1};
     struct rig rig;
     struct rig_space space;
 
