@@ -81,13 +81,11 @@ struct kvd_work {
     const struct kvd_operation *operation;
     struct kvw_arena arena;
     void *heaps[KVD_WORK_HEAPS];
-    uint32_t heap_count;
-    struct kvd_space *space; /* pinned */
-    bool counted;            /* in what its tenant has in flight */
+    uint32_t heap_count, extent_count;
     uint8_t *extents[KVD_WORK_EXTENTS];
-    uint32_t extent_count;
-    uint64_t need; /* bytes of reply and jobs that begin asked for */
-    uint8_t *room; /* what is left of them */
+    struct kvd_space *space; /* pinned */
+    uint64_t need;           /* bytes of reply and jobs that begin asked for */
+    uint8_t *room;           /* what is left of them */
     uint64_t room_left;
 
     union {
@@ -123,10 +121,11 @@ struct kvd_work {
 
     void (*resume)(struct kvd_work *work);
     struct kvd_work *waiting_next, *waiting_prev, *ready_next;
-    bool waiting, filling, ready; /* in which list */
     uint64_t wake_ns;             /* EVENTS: when to answer all the same */
+    bool waiting, filling, ready; /* in which list */
     bool late;                    /* the deadline passed while waiting */
     bool replied;
+    bool counted; /* in what its tenant has in flight */
 
     uint8_t memory[KVD_WORK_MEMORY];
     uint8_t meta[KVD_REPLY_META_MAX];

@@ -69,7 +69,7 @@ static bool decode(struct kvd_disk_epochs *epochs, const uint8_t *bytes, uint64_
     if (le32toh(checksum) != kvk_digest(0, bytes, size - 4))
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *row = bytes + HEAD + i * ROW;
+        const uint8_t *row = bytes + HEAD + (size_t)i * ROW;
         uint32_t epoch;
 
         memcpy(epochs->rows[i].tenant, row, KVD_TENANT_NAME_MAX);
@@ -113,7 +113,7 @@ static uint64_t encode(const struct kvd_disk_epochs *epochs, uint8_t *bytes)
     memcpy(bytes, magic, sizeof magic);
     memcpy(bytes + sizeof magic, &count, 4);
     for (uint32_t i = 0; i < epochs->count; i++) {
-        uint8_t *row = bytes + HEAD + i * ROW;
+        uint8_t *row = bytes + HEAD + (size_t)i * ROW;
         uint32_t epoch = htole32(epochs->rows[i].epoch);
 
         memcpy(row, epochs->rows[i].tenant, KVD_TENANT_NAME_MAX);

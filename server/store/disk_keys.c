@@ -139,7 +139,7 @@ static kvarn_status read_master(struct kvd_disk_keys *keys, const char *path, ch
                      "the file must hold 64 hexadecimal digits; openssl rand -hex 32 makes them");
     if (fd >= 0)
         close(fd);
-    for (int i = 0; status == KVARN_OK && i < KVD_SEAL_KEY_BYTES; i++)
+    for (size_t i = 0; status == KVARN_OK && i < KVD_SEAL_KEY_BYTES; i++)
         keys->master[i] = (uint8_t)(digit(text[2 * i]) << 4 | digit(text[2 * i + 1]));
     kvd_seal_wipe(text, sizeof text);
     return status;

@@ -26,7 +26,7 @@ kvarn_status kvd_tenants_open(struct kvd_tenants **tenants, uid_t own_uid)
     if (made == NULL)
         return KVARN_NO_SPACE;
     made->own_uid = own_uid;
-    strcpy(made->names[KVD_TENANT_DEFAULT], default_name);
+    memcpy(made->names[KVD_TENANT_DEFAULT], default_name, sizeof default_name);
     made->count = 1;
     return KVARN_OK;
 }
