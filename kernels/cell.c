@@ -26,8 +26,10 @@ static kvarn_status check_record(const struct kvk_shape *shape, const uint8_t *r
         {at.v_step, shape->group, 'v', 1},  {at.v_zero, shape->group, 'v', 1},
     };
 
+    struct kvk_fault seen, least = {0};
+
     /* The three vectors of each matrix stand side by side: two looks, and six only to name what was
-     * seen. */
+     * seen: the smallest place in the order (tensor, token, channel). */
     if (kvk_rows_check(record + at.k_step, 0, 1, 2u * shape->dim + shape->group, KVARN_F16, 'k',
                        fault) == KVARN_OK &&
         kvk_rows_check(record + at.v_channel, 0, 1, shape->dim + 2u * shape->group, KVARN_F16, 'v',
@@ -35,16 +37,18 @@ static kvarn_status check_record(const struct kvk_shape *shape, const uint8_t *r
         return KVARN_OK;
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         const struct vector *v = &vectors[i];
-        kvarn_status status =
-            kvk_rows_check(record + v->at, 0, 1, v->count, KVARN_F16, v->tensor, fault);
 
-        if (status == KVARN_OK)
+        if (kvk_rows_check(record + v->at, 0, 1, v->count, KVARN_F16, v->tensor, &seen) == KVARN_OK)
             continue;
         if (v->per_token)
-            *fault = (struct kvk_fault){v->tensor, fault->channel, 0};
-        return status;
+            seen = (struct kvk_fault){v->tensor, seen.channel, 0};
+        if (least.tensor == 0 || (seen.tensor == least.tensor &&
+                                  (seen.token < least.token ||
+                                   (seen.token == least.token && seen.channel < least.channel))))
+            least = seen;
     }
-    return KVARN_OK;
+    *fault = least;
+    return KVARN_NON_FINITE;
 }
 
 kvarn_status kvk_cell_check(const struct kvk_shape *shape, uint32_t kind, const uint8_t *cell,

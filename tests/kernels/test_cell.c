@@ -64,6 +64,32 @@ static void every_element_of_every_vector_counts(void **state)
     }
 }
 
+/* Whichever vector they stand in: the smallest (tensor, token, channel), as on a GPU. */
+static void of_several_the_smallest_place_is_named(void **state)
+{
+    static uint8_t record[32768];
+    struct kvk_layout at = kvk_layout_of(64, 128, 4, 2);
+    struct kvk_fault fault;
+
+    (void)state;
+    put(record + at.v_step + 2 * (size_t)63, 0x7e00);
+    put(record + at.v_zero + 2 * (size_t)4, 0x7c00);
+    assert_int_equal(kvk_cell_check(&shape, KVARN_BLOCK_TILE, record, &fault), KVARN_NON_FINITE);
+    assert_int_equal(fault.tensor, 'v');
+    assert_int_equal(fault.token, 4);
+    put(record + at.v_channel + 2 * (size_t)9, 0x7e00); /* token 0 */
+    assert_int_equal(kvk_cell_check(&shape, KVARN_BLOCK_TILE, record, &fault), KVARN_NON_FINITE);
+    assert_int_equal(fault.token, 0);
+    assert_int_equal(fault.channel, 9);
+    put(record + at.k_token + 2 * (size_t)100, 0x7e00);
+    put(record + at.k_zero + 2 * (size_t)5, 0x7e00);
+    put(record + at.k_step + 2 * (size_t)7, 0x7e00);
+    assert_int_equal(kvk_cell_check(&shape, KVARN_BLOCK_TILE, record, &fault), KVARN_NON_FINITE);
+    assert_int_equal(fault.tensor, 'k');
+    assert_int_equal(fault.token, 0);
+    assert_int_equal(fault.channel, 5);
+}
+
 static void exact_rows_are_looked_at_in_their_own_type(void **state)
 {
     static uint8_t rows[2 * 128 * 64 * 2];
@@ -94,6 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_of_any_codes_is_fine),
         cmocka_unit_test(every_element_of_every_vector_counts),
+        cmocka_unit_test(of_several_the_smallest_place_is_named),
         cmocka_unit_test(exact_rows_are_looked_at_in_their_own_type),
         cmocka_unit_test(a_shape_that_is_none_is_refused),
     };
