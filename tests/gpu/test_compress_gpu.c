@@ -20,10 +20,9 @@ enum { GAINS = 4, SHAPES = 288, MAX_CASES = TILE_KINDS * GAINS, CAPTURE_TILES = 
 static const double gains[GAINS] = {1, 0.05, 20, 1000};
 /* What fp16 tiles may add beside any quantiser's error: a unit in the last place. */
 static const double unit = 0x1p-10;
-/* One tile; iterates whose imbalance is nearly the same can differ by as much: of 150,000 tiles six
- * passed 1.03, five of them up to 1.25, and one that is a single element 1.35. Squares in fp16 are
+/* One tile; iterates whose imbalance is nearly the same can differ by as much. Squares in fp16 are
  * no statistic of values whose mean is 30 times their deviation, as V is there: K does not mind. */
-static const double tile_limit = 1.5, offset_limit = 2.5;
+static const double tile_limit = 1.03, offset_limit = 2.5;
 static const double limit = 1.005; /* all tiles of a kind */
 /* What the tight range may change of norms and products beside what the reference does: elements
  * that are all alike have all of fp16's roundings in one direction. */
@@ -51,12 +50,12 @@ static void check_side(const struct tile_case *c, char side, double error, doubl
                        double norm, struct total *total)
 {
     double ratio = share(error, reference, norm);
-    double most =
-        c->plan.kind == TILE_OFFSET && plain(&c->plan.shape, side) ? offset_limit : tile_limit;
+    bool far = c->plan.kind == TILE_OFFSET && plain(&c->plan.shape, side);
+    double most = far ? offset_limit : tile_limit;
 
     CHECK(ratio <= most, "%c: error %.3g of the reference's, %s", side, ratio,
           tile_plan_text(&c->plan, c->seed));
-    if (norm > 0) {
+    if (norm > 0 && !far) {
         total->gpu += error / norm;
         total->reference += reference / norm + unit * unit;
     }
@@ -207,9 +206,8 @@ static void check_shapes(struct gpu *gpu, bool small)
             const struct total *total = &totals[kind][side];
             double ratio = sqrt(total->gpu / fmax(total->reference, 1e-14));
 
-            if (kind != TILE_OFFSET)
-                CHECK(ratio <= limit, "%c of kind %u: error %.4f of the reference's",
-                      side ? 'v' : 'k', kind, ratio);
+            CHECK(ratio <= limit, "%c of kind %u: error %.4f of the reference's", side ? 'v' : 'k',
+                  kind, ratio);
         }
     }
 }
