@@ -11,6 +11,7 @@
 #include "gpu/support/check.h"
 #include "gpu/support/data.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/near.h"
 #include "gpu/support/record.h"
 #include "kernels/cuda/compress_plan.h"
 #include "support/tile_case.h"
@@ -20,9 +21,13 @@ enum { GAINS = 4, SHAPES = 288, MAX_CASES = TILE_KINDS * GAINS, CAPTURE_TILES = 
 static const double gains[GAINS] = {1, 0.05, 20, 1000};
 /* What fp16 tiles may add beside any quantiser's error: a unit in the last place. */
 static const double unit = 0x1p-10;
-/* One tile; iterates whose imbalance is nearly the same can differ by as much. Squares in fp16 are
- * no statistic of values whose mean is 30 times their deviation, as V is there: K does not mind. */
+/* One tile. Squares in fp16 are no statistic of values whose mean is 30 times their deviation, as V
+ * is there: K does not mind. */
 static const double tile_limit = 1.03, offset_limit = 2.5;
+/* Of so many tiles one may be over its limit beside the reference. It is then compared with what
+ * the reference makes of it with the kernel's rounding errors (near.h): a choice of the method may
+ * be open to the last digits. */
+static const unsigned long open_share = 300;
 static const double limit = 1.005; /* all tiles of a kind */
 /* What the tight range may change of norms and products beside what the reference does: elements
  * that are all alike have all of fp16's roundings in one direction. */
@@ -46,18 +51,59 @@ static bool plain(const struct kvk_shape *shape, char side)
     return side == 'v' || shape->k_rotated;
 }
 
-static void check_side(const struct tile_case *c, char side, double error, double reference,
-                       double norm, struct total *total)
-{
-    double ratio = share(error, reference, norm);
-    bool far = c->plan.kind == TILE_OFFSET && plain(&c->plan.shape, side);
-    double most = far ? offset_limit : tile_limit;
+/* A tile as the GPU made it, as the reference does, and as the reference may. */
+struct compared {
+    const struct tile_case *c;
+    struct record_error error, reference, norm, drift, reference_drift, near, near_drift;
+    bool open; /* near has been asked */
+};
 
-    CHECK(ratio <= most, "%c: error %.3g of the reference's, %s", side, ratio,
+static unsigned long tiles, open_tiles;
+
+static bool is_far(const struct tile_case *c, char side)
+{
+    return c->plan.kind == TILE_OFFSET && plain(&c->plan.shape, side);
+}
+
+static double of(struct record_error both, char side)
+{
+    return side == 'v' ? both.v : both.k;
+}
+
+static bool side_is_good(const struct compared *t, char side)
+{
+    bool far = is_far(t->c, side), tight = t->c->plan.shape.range == KVARN_RANGE_TIGHT;
+    double reference = of(t->reference, side), drift = of(t->reference_drift, side);
+
+    if (t->open) {
+        reference = far ? reference : fmax(reference, of(t->near, side));
+        drift = fmax(drift, of(t->near_drift, side));
+    }
+    if (share(of(t->error, side), reference, of(t->norm, side)) > (far ? offset_limit : tile_limit))
+        return false;
+    return !tight || of(t->drift, side) <= drift_limit * drift + drift_unit;
+}
+
+static void check_side(struct compared *t, char side, struct total *total)
+{
+    const struct tile_case *c = t->c;
+    double error = of(t->error, side), norm = of(t->norm, side);
+
+    if (!side_is_good(t, side) && !t->open) {
+        near_reference(&c->plan.shape, c->k, c->v, c->plan.k_stride, c->seed, &t->near,
+                       &t->near_drift);
+        t->open = true;
+        open_tiles++;
+    }
+    CHECK(side_is_good(t, side),
+          "%c: error %.3g of the reference's, %.3g of the most it may be; drift %.3g, the "
+          "reference's %.3g, at most %.3g; %s",
+          side, share(error, of(t->reference, side), norm), share(error, of(t->near, side), norm),
+          of(t->drift, side), of(t->reference_drift, side), of(t->near_drift, side),
           tile_plan_text(&c->plan, c->seed));
-    if (norm > 0 && !far) {
+    if (norm > 0 && !is_far(c, side)) {
         total->gpu += error / norm;
-        total->reference += reference / norm + unit * unit;
+        total->reference += of(t->reference, side) / norm + unit * unit;
     }
 }
 
@@ -67,29 +113,22 @@ static void check_case(const struct tile_case *c, const uint8_t *device, uint64_
     const struct kvk_shape *shape = &c->plan.shape;
     size_t stride = c->plan.k_stride;
     uint8_t *record = malloc(c->record_bytes);
-    struct record_error error, reference, norm, drift, reference_drift;
+    struct compared t = {.c = c};
     struct kvk_fault where;
 
     if (record == NULL)
         gpu_fail("no memory");
     kvk_record_from_device(shape, record, device);
-    error = record_error(shape, record, c->k, c->v, stride);
-    reference = record_reference(shape, c->k, c->v, stride, &reference_drift);
-    drift = record_drift(shape, record, c->k, c->v, stride);
-    norm = record_norm(shape, c->k, c->v, stride);
+    t.error = record_error(shape, record, c->k, c->v, stride);
+    t.reference = record_reference(shape, c->k, c->v, stride, &t.reference_drift);
+    t.drift = record_drift(shape, record, c->k, c->v, stride);
+    t.norm = record_norm(shape, c->k, c->v, stride);
     CHECK(fault == KVK_CUDA_NO_FAULT, "fault in %s", tile_plan_text(&c->plan, c->seed));
     CHECK(kvk_cell_check(shape, KVARN_BLOCK_TILE, record, &where) == KVARN_OK, "NaN from %s",
           tile_plan_text(&c->plan, c->seed));
-    check_side(c, 'k', error.k, reference.k, norm.k, &totals[0]);
-    check_side(c, 'v', error.v, reference.v, norm.v, &totals[1]);
-    if (c->plan.kind == TILE_OFFSET || c->plan.kind == TILE_OUTLIERS)
-        drift.v =
-            0; /* corrections stand at their limits, which leaves what scales and codes make */
-    if (shape->range == KVARN_RANGE_TIGHT)
-        CHECK(drift.k <= drift_limit * reference_drift.k + drift_unit &&
-                  drift.v <= drift_limit * reference_drift.v + drift_unit,
-              "drift %.3g %.3g, the reference's %.3g %.3g, %s", drift.k, drift.v, reference_drift.k,
-              reference_drift.v, tile_plan_text(&c->plan, c->seed));
+    tiles++;
+    check_side(&t, 'k', &totals[0]);
+    check_side(&t, 'v', &totals[1]);
     free(record);
 }
 
@@ -210,6 +249,8 @@ static void check_shapes(struct gpu *gpu, bool small)
                   kind, ratio);
         }
     }
+    printf("%lu tiles, %lu compared with the reference's choices\n", tiles, open_tiles);
+    CHECK(open_tiles <= 1 + tiles / open_share, "%lu of %lu tiles", open_tiles, tiles);
 }
 
 /* Tiles spread over a capture, against the reference with all iterations. */

@@ -13,6 +13,7 @@ struct work {
     double log_col[SIDE], log_row[SIDE], best_col[SIDE], best_row[SIDE];
     double std_col[SIDE], std_row[SIDE];
     uint32_t rows, cols;
+    struct method_noise *noise; /* or NULL */
 };
 
 void method_rotate(double *x, uint32_t dim)
@@ -43,8 +44,14 @@ double method_round_f16(double x)
     return x > 65504 ? 65504 : x < -65504 ? -65504 : x;
 }
 
-/* Sample deviation of n values `stride` apart. */
-static double deviation(const double *x, uint32_t n, size_t stride)
+static double rounded(struct method_noise *noise, double x, double share)
+{
+    return x * (1 + share * (2 * rng_unit(&noise->rng) - 1));
+}
+
+/* Sample deviation of n values `stride` apart. Rounding errors are those of squares: they stay when
+ * the mean's is taken away. */
+static double deviation(struct method_noise *noise, const double *x, uint32_t n, size_t stride)
 {
     double mean = 0, squares = 0;
 
@@ -52,19 +59,22 @@ static double deviation(const double *x, uint32_t n, size_t stride)
         mean += x[i * stride] / n;
     for (uint32_t i = 0; i < n; i++)
         squares += (x[i * stride] - mean) * (x[i * stride] - mean);
-    return sqrt(squares / (n - 1));
+    if (noise != NULL)
+        squares += rounded(noise, squares + n * mean * mean, noise->measured) -
+                   (squares + n * mean * mean);
+    return sqrt(fmax(squares, 0) / (n - 1));
 }
 
 static void measure_cols(struct work *w, const double *x)
 {
     for (uint32_t c = 0; c < w->cols; c++)
-        w->std_col[c] = deviation(x + c, w->rows, w->cols);
+        w->std_col[c] = deviation(w->noise, x + c, w->rows, w->cols);
 }
 
 static void measure_rows(struct work *w, const double *x)
 {
     for (uint32_t r = 0; r < w->rows; r++)
-        w->std_row[r] = deviation(x + (size_t)r * w->cols, w->cols, 1);
+        w->std_row[r] = deviation(w->noise, x + (size_t)r * w->cols, w->cols, 1);
 }
 
 static void apply(struct work *w)
@@ -214,8 +224,11 @@ static void compress_matrix(const struct kvk_shape *shape, struct work *w, uint3
 {
     int tight = shape->range == KVARN_RANGE_TIGHT;
     double share = !tight || bits == 4 ? 1 : is_k ? 0.75 : 0.7;
-    double gain = shape->balance == KVARN_BALANCE_SCALE_FREE ? find_gain(w) : 1;
+    double gain;
 
+    for (uint32_t i = 0; w->noise != NULL && i < w->rows * w->cols; i++)
+        w->t[i] = rounded(w->noise, w->t[i], w->noise->element);
+    gain = shape->balance == KVARN_BALANCE_SCALE_FREE ? find_gain(w) : 1;
     m->rows = w->rows;
     m->cols = w->cols;
     for (uint32_t i = 0; i < w->rows * w->cols; i++)
@@ -226,8 +239,8 @@ static void compress_matrix(const struct kvk_shape *shape, struct work *w, uint3
         correct(w, gain, is_k, m);
 }
 
-void method_compress(const struct kvk_shape *shape, const double *k, const double *v,
-                     struct method_tile *tile)
+void method_compress_near(const struct kvk_shape *shape, const double *k, const double *v,
+                          struct method_noise *noise, struct method_tile *tile)
 {
     struct work *w = calloc(1, sizeof(*w));
     uint32_t dim = shape->dim, group = shape->group;
@@ -235,6 +248,7 @@ void method_compress(const struct kvk_shape *shape, const double *k, const doubl
 
     if (w == NULL)
         abort();
+    w->noise = noise;
     w->rows = dim;
     w->cols = group;
     for (uint32_t g = 0; g < group; g++) {
@@ -252,6 +266,12 @@ void method_compress(const struct kvk_shape *shape, const double *k, const doubl
         method_rotate(w->t + (size_t)g * dim, dim);
     compress_matrix(shape, w, shape->bits_v, 0, &tile->v);
     free(w);
+}
+
+void method_compress(const struct kvk_shape *shape, const double *k, const double *v,
+                     struct method_tile *tile)
+{
+    method_compress_near(shape, k, v, NULL, tile);
 }
 
 static double value_at(const struct method_matrix *m, uint32_t r, uint32_t c, int round)

@@ -4,6 +4,7 @@
 #define KVARN_TEST_METHOD_F64_H
 
 #include "kernels/kernels.h"
+#include "support/rng.h"
 
 /* One matrix, rows = quantisation axis. Vectors are folded and not rounded. */
 struct method_matrix {
@@ -21,6 +22,18 @@ struct method_tile {
 /* k, v: [group][dim], un-rotated (K rotated when shape->k_rotated, V when shape->v_rotated). */
 void method_compress(const struct kvk_shape *shape, const double *k, const double *v,
                      struct method_tile *tile);
+
+/* Rounding errors that an implementation makes, as shares of what is rounded: of every element of
+ * the rotated tile, of every deviation that is measured. Uniform, drawn from rng. */
+struct method_noise {
+    double element, measured;
+    struct rng rng;
+};
+
+/* method_compress() with such errors: what a correct implementation of that precision may make of
+ * the tile. */
+void method_compress_near(const struct kvk_shape *shape, const double *k, const double *v,
+                          struct method_noise *noise, struct method_tile *tile);
 
 /* tile -> k, v [group][dim] un-rotated, with vectors rounded to fp16 when round is set. */
 void method_reconstruct(const struct kvk_shape *shape, const struct method_tile *tile, int round,

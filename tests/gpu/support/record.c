@@ -39,55 +39,89 @@ static double decoded(const struct kvk_shape *shape, const struct side *side, ui
            number(side->other, column);
 }
 
-static void rotated_row(const struct kvk_shape *shape, const struct side *side, size_t stride,
-                        uint32_t token, double *row)
+void record_rows(const struct kvk_shape *shape, int is_v, const void *rows, size_t stride,
+                 double *matrix)
 {
-    for (uint32_t d = 0; d < shape->dim; d++)
-        row[d] = (double)kvk_half_to_f32(kvk_u16_load(side->rows + token * stride + 2 * (size_t)d),
-                                         (kvarn_dtype)shape->dtype);
-    if (side->is_v ? !shape->v_rotated : !shape->k_rotated)
-        method_rotate(row, shape->dim);
+    for (uint32_t g = 0; g < shape->group; g++) {
+        double *row = matrix + (size_t)g * shape->dim;
+
+        for (uint32_t d = 0; d < shape->dim; d++)
+            row[d] = (double)kvk_half_to_f32(
+                kvk_u16_load((const uint8_t *)rows + g * stride + 2 * (size_t)d),
+                (kvarn_dtype)shape->dtype);
+        if (is_v ? !shape->v_rotated : !shape->k_rotated)
+            method_rotate(row, shape->dim);
+    }
 }
 
-static double side_error(const struct kvk_shape *shape, const struct side *side, size_t stride)
+double record_rows_error(const struct kvk_shape *shape, const double *read, const double *rows)
 {
-    double row[KVARN_MAX_HEAD_DIM], sum = 0;
+    size_t count = (size_t)shape->group * shape->dim;
+    double sum = 0;
 
-    for (uint32_t g = 0; g < shape->group; g++) {
-        rotated_row(shape, side, stride, g, row);
-        for (uint32_t d = 0; d < shape->dim; d++) {
-            double off = side->codes == NULL ? row[d] : decoded(shape, side, g, d) - row[d];
-
-            sum += off * off;
-        }
-    }
+    for (size_t i = 0; i < count; i++)
+        sum += (read[i] - rows[i]) * (read[i] - rows[i]);
     return sum;
 }
 
 /* Of every token of K, every channel of V. */
-static double side_drift(const struct kvk_shape *shape, const struct side *side, size_t stride)
+double record_rows_drift(const struct kvk_shape *shape, int is_v, const double *read,
+                         const double *rows)
 {
-    double row[KVARN_MAX_HEAD_DIM], written[KVARN_MAX_HEAD_DIM] = {0},
-                                    read[KVARN_MAX_HEAD_DIM] = {0}, off = 0, all = 0;
-    uint32_t columns = side->is_v ? shape->dim : shape->group;
+    double written[KVARN_MAX_HEAD_DIM] = {0}, product[KVARN_MAX_HEAD_DIM] = {0}, off = 0, all = 0;
+    uint32_t columns = is_v ? shape->dim : shape->group;
 
     for (uint32_t g = 0; g < shape->group; g++) {
-        rotated_row(shape, side, stride, g, row);
         for (uint32_t d = 0; d < shape->dim; d++) {
-            uint32_t column = side->is_v ? d : g;
-            double x = decoded(shape, side, g, d);
+            size_t i = (size_t)g * shape->dim + d;
+            uint32_t column = is_v ? d : g;
 
-            written[column] += row[d] * row[d];
-            read[column] += (side->is_v ? row[d] : x) * x;
+            written[column] += rows[i] * rows[i];
+            product[column] += (is_v ? rows[i] : read[i]) * read[i];
         }
     }
     for (uint32_t c = 0; c < columns; c++) {
-        double off_by = side->is_v ? read[c] - written[c] : sqrt(read[c] * written[c]) - written[c];
+        double off_by = (is_v ? product[c] : sqrt(product[c] * written[c])) - written[c];
 
         off += written[c] > 0 ? off_by * off_by / written[c] : 0;
         all += written[c];
     }
     return all > 0 ? sqrt(off / all) : 0;
+}
+
+/* What the record and the rows have of one side, rotated: [group][dim] each, in one allocation. */
+static double *side_matrices(const struct kvk_shape *shape, const struct side *side, size_t stride)
+{
+    size_t count = (size_t)shape->group * shape->dim;
+    double *rows = calloc(2 * count, sizeof *rows);
+
+    if (rows == NULL)
+        gpu_fail("no memory");
+    record_rows(shape, side->is_v, side->rows, stride, rows);
+    for (size_t i = 0; i < count && side->codes != NULL; i++)
+        rows[count + i] =
+            decoded(shape, side, (uint32_t)(i / shape->dim), (uint32_t)(i % shape->dim));
+    return rows;
+}
+
+/* Without a record: of zeros. */
+static double side_error(const struct kvk_shape *shape, const struct side *side, size_t stride)
+{
+    double *rows = side_matrices(shape, side, stride);
+    double error = record_rows_error(shape, rows + (size_t)shape->group * shape->dim, rows);
+
+    free(rows);
+    return error;
+}
+
+static double side_drift(const struct kvk_shape *shape, const struct side *side, size_t stride)
+{
+    double *rows = side_matrices(shape, side, stride);
+    double drift =
+        record_rows_drift(shape, side->is_v, rows + (size_t)shape->group * shape->dim, rows);
+
+    free(rows);
+    return drift;
 }
 
 static struct side side_of(const struct kvk_shape *shape, const uint8_t *record, const void *rows,

@@ -24,4 +24,12 @@ struct record_error record_drift(const struct kvk_shape *shape, const uint8_t *r
 struct record_error record_reference(const struct kvk_shape *shape, const void *k, const void *v,
                                      size_t token_stride_bytes, struct record_error *drift);
 
+/* The same of matrices [group][dim], as rows are read and as they were; rotated, one side. */
+double record_rows_error(const struct kvk_shape *shape, const double *read, const double *rows);
+double record_rows_drift(const struct kvk_shape *shape, int is_v, const double *read,
+                         const double *rows);
+/* Rows of a side -> matrix [group][dim], rotated. */
+void record_rows(const struct kvk_shape *shape, int is_v, const void *rows,
+                 size_t token_stride_bytes, double *matrix);
+
 #endif
