@@ -75,7 +75,8 @@ KVK_INLINE void quantise_columns(float *kept, float *seen, uint8_t *codes, const
                                  const float *w, const struct row_codes *q, uint32_t cols,
                                  uint32_t bits, int is_k)
 {
-    const vf magic = v_set(KVK_ROUND_MAGIC), top = v_set(KVK_ROUND_MAGIC + (bits == 2 ? 3 : 15));
+    const vf magic = v_set(KVK_ROUND_MAGIC),
+             top = v_set(KVK_ROUND_MAGIC + (bits == 2 ? 3.0f : 15.0f));
     vf s[4], p[4];
 
     KVK_UNROLL
