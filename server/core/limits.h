@@ -47,7 +47,7 @@ enum {
     KVD_EVENT_TENANTS_MAX = 32,      /* that watch events; 14 MiB in all */
     KVD_EVENTS_KEPT = 8192,          /* of each of them, 56 bytes each */
     KVD_PINNED_BLOCKS_MAX = 1 << 20, /* of all tenants together */
-    KVD_EPOCHS_MAX = 1024,           /* models that were reset; 40 bytes each */
+    KVD_EPOCHS_MAX = 1024,           /* models that were reset; 68 bytes each, three tables */
     KVD_WALK_STEP = 16384,           /* descriptors that one step of a walk looks at */
     KVD_QUOTAS_MAX = 64,             /* that an operator writes */
     KVD_SHARES_MAX = 16,
@@ -60,7 +60,7 @@ enum {
     KVD_POOL_CHUNKS_MAX = 4096,
     /* of the disk tier, each a descriptor of the front; a new one has a 128th of the quota */
     KVD_DISK_SEGMENTS_MAX = 256,
-    KVD_DISK_SPACES_MAX = 1024,       /* that have blocks there; 160 bytes each */
+    KVD_DISK_SPACES_MAX = 1024,       /* that have blocks there; 168 bytes each */
     KVD_WORKER_HELLO_MS = 30000,      /* a worker's self-test takes no longer */
     KVD_WORKER_AGAIN_MS = 3000,       /* nor, if the first took an eighth of it, a later one's */
     KVD_WORKER_STALL_MS = 60000,      /* a worker at work makes progress in this time */

@@ -25,10 +25,9 @@ static bool reset_all(struct kvd_service *service, uint32_t tenant)
 {
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++) {
         struct kvd_space *space = &service->spaces.slots[i];
-        uint32_t epoch;
 
         if (space->used && space->tenant == tenant && !space->reset &&
-            kvd_space_reset(&service->spaces, space, &epoch) != KVARN_OK)
+            kvd_space_reset(&service->spaces, space) != KVARN_OK)
             return false;
     }
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++) {
@@ -90,9 +89,11 @@ static void run(struct kvd_work *work)
         return;
     }
     if (!reset_all(service, work->request.tenant)) {
-        kvd_work_refuse(work, KVARN_RETRY,
-                        "%d models were reset since the daemon was started, no more are now",
-                        KVD_EPOCHS_MAX);
+        kvd_work_refuse(work, KVARN_NO_SPACE,
+                        "not all of this tenant was erased: %u models that were reset before still "
+                        "have open spaces or blocks on disk, and no more can be kept account of; "
+                        "drop all blocks of one of them and start the daemon again, then erase",
+                        kvd_epochs_limit(service->spaces.epochs));
         return;
     }
     work->state = state;

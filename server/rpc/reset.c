@@ -51,7 +51,6 @@ static void run(struct kvd_work *work)
     struct reset *state = kvd_work_memory(work, 1, sizeof *state);
     uint64_t matched = 0;
     bool before[KVD_SPACES_MAX];
-    uint32_t epoch;
 
     work->items = kvd_work_memory(work, 1, sizeof *work->items);
     if (!state || !work->items) {
@@ -62,10 +61,12 @@ static void run(struct kvd_work *work)
     work->items[0] = (struct kvd_item){.status = KVD_TODO, .entry = KVD_NO_ENTRY};
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++)
         before[i] = service->spaces.slots[i].reset;
-    if (kvd_space_reset(&service->spaces, work->space, &epoch) != KVARN_OK) {
-        kvd_work_refuse(work, KVARN_RETRY,
-                        "%d models were reset since the daemon was started, no more are now",
-                        KVD_EPOCHS_MAX);
+    if (kvd_space_reset(&service->spaces, work->space) != KVARN_OK) {
+        kvd_work_refuse(work, KVARN_NO_SPACE,
+                        "nothing was reset: %u models that were reset before still have open "
+                        "spaces or blocks on disk, and no more can be kept account of; drop all "
+                        "blocks of one of them and start the daemon again",
+                        kvd_epochs_limit(service->spaces.epochs));
         return;
     }
     for (uint32_t i = 0; i < KVD_SPACES_MAX; i++) {

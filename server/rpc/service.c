@@ -157,6 +157,7 @@ static kvarn_status open_parts(struct kvd_service *service, const char **why)
     service->blocks.settled = settled;
     service->blocks.settled_context = service;
     kvd_spaces_init(&service->spaces, &service->blocks, secret, pools, service->device_count);
+    service->spaces.own_epochs.limit = options->epochs_max;
     *why = "no memory for the tables of requests, leases and sequences";
     status = kvd_leases_open(&service->leases, &service->blocks, options->leases_max,
                              (uint32_t)secret[0] >> 1);

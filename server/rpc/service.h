@@ -41,6 +41,7 @@ struct kvd_service_options {
     uint32_t sequences_max;     /* 0 = KVD_SEQUENCES_MAX */
     uint32_t leases_max;        /* 0 = KVD_LEASES_MAX */
     uint32_t parked_max;        /* 0 = KVD_PARKED_MAX */
+    uint32_t epochs_max;        /* 0 = KVD_EPOCHS_MAX */
     uint64_t payload_max_bytes; /* 0 = KVD_PAYLOAD_MAX_BYTES; told in HELLO and kept for replies */
     /* the disk tier: its folder (NULL = none), quota, what its background moves may take per
      * second, and what moves the bytes; files are closed before the service */

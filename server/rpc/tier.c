@@ -8,6 +8,7 @@
 
 #include "server/core/log.h"
 #include "server/rpc/tier_move.h"
+#include "server/store/disk_epochs.h"
 
 enum { LIMIT_SECONDS = 10, BURST_DIVISOR = 10 };
 
@@ -15,21 +16,19 @@ static char why_text[KVD_DISK_WHY_MAX];
 
 /* ---- epochs */
 
-static uint32_t epoch_before(void *context, uint32_t tenant,
-                             const uint8_t base[KVARN_FINGERPRINT_BYTES])
+static bool held(void *context, const struct kvd_epoch *row)
 {
     const struct kvd_disk_tier *tier = context;
-    const struct kvd_service_options *options = &tier->service->options;
 
-    return kvd_disk_epochs_of(&tier->disk->epochs, options->tenant_name(options->context, tenant),
-                              base);
+    return kvd_spaces_hold(&tier->service->spaces, row->base) ||
+           kvd_disk_holds(tier->disk, row->tenant, row->base);
 }
 
 static int call_save(void *context)
 {
     const struct kvd_move *move = context;
 
-    return kvd_disk_epochs_save(&move->tier->disk->epochs, move->tier->dir.fd);
+    return kvd_disk_epochs_save(&move->tier->saved, move->tier->dir.fd);
 }
 
 static void saved(struct kvd_move *move, int failed)
@@ -44,25 +43,17 @@ static void saved(struct kvd_move *move, int failed)
 kvarn_status kvd_tier_epochs(struct kvd_work *work)
 {
     struct kvd_disk_tier *tier = kvd_work_service(work)->tier;
-    const struct kvd_spaces *spaces = &kvd_work_service(work)->spaces;
     struct kvd_move *move;
-    const char *tenant;
 
     if (!tier)
         return KVARN_OK;
-    if (tier->saving) /* a thread reads the table */
+    if (tier->saving) /* what is written now may be from before */
         return KVARN_RETRY;
-    tenant =
-        tier->service->options.tenant_name(tier->service->options.context, work->request.tenant);
-    for (uint32_t i = 0; i < spaces->epoch_count; i++)
-        if (spaces->epochs[i].tenant == work->request.tenant &&
-            !kvd_disk_epochs_set(&tier->disk->epochs, tenant, spaces->epochs[i].base,
-                                 spaces->epochs[i].epoch))
-            return KVARN_NO_SPACE;
     move = kvd_move_new(tier, KVD_MOVES_SPARE);
     if (!move)
         return KVARN_RETRY;
     tier->saving = true;
+    tier->saved = tier->disk->epochs; /* a thread reads it while others change */
     move->owner = work;
     kvd_move_call(move, call_save, saved);
     return KVARN_EXISTS;
@@ -109,8 +100,11 @@ kvarn_status kvd_tier_open(struct kvd_disk_tier **out, struct kvd_service *servi
         kvd_tier_close(out);
         return status;
     }
-    service->spaces.epoch_before = epoch_before;
-    service->spaces.epoch_context = tier;
+    tier->disk->epochs.held = held;
+    tier->disk->epochs.context = tier;
+    tier->disk->epochs.limit = options->epochs_max;
+    kvd_spaces_keep_epochs(&service->spaces, &tier->disk->epochs, options->tenant_name,
+                           options->context);
     kvd_log(tier->found.quarantined || tier->found.entries_damaged ? KVD_LOG_WARN : KVD_LOG_INFO,
             "disk_recovered", kvd_text("path", options->disk_path),
             kvd_number("segments", (int64_t)tier->found.segments),
@@ -151,6 +145,7 @@ uint32_t kvd_tier_space(struct kvd_disk_tier *tier, const struct kvd_space *spac
         return KVD_DISK_SPACES_MAX;
     memcpy(identity.tenant, name, strlen(name));
     memcpy(identity.fingerprint, space->fingerprint, sizeof identity.fingerprint);
+    memcpy(identity.base, space->base, sizeof identity.base);
     tier->spaces[space->slot].handle = space->handle;
     tier->spaces[space->slot].space = kvd_disk_space(tier->disk, &identity);
     return tier->spaces[space->slot].space;

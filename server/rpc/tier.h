@@ -52,8 +52,8 @@ void kvd_tier_detach(struct kvd_work *work);
 bool kvd_tier_drop(struct kvd_service *service, struct kvd_space *space, const kvarn_key *key);
 /* All blocks of a space; shards: and of the model's other shards. */
 void kvd_tier_forget(struct kvd_service *service, struct kvd_space *space, bool shards);
-/* Writes down in which epochs the models of the work's tenant are, so that no later daemon finds a
- * block of before a RESET. As persist: OK without a disk; EXISTS: item 0 will be told. */
+/* Writes down in which epochs all models are, so that no later daemon finds a block of before a
+ * RESET. As persist: OK without a disk; EXISTS: item 0 will be told. */
 kvarn_status kvd_tier_epochs(struct kvd_work *work);
 
 /* Figures for STATS; all zero without a tier. */

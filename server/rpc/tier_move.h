@@ -75,8 +75,9 @@ struct kvd_disk_tier {
     struct kvd_bucket down, up;
     uint64_t bandwidth, ticked_ns, paused_until_ns, limited_until_ns;
     uint32_t cursor; /* of the walk over the blocks */
-    bool saving;     /* epochs are being written */
-    bool starved;    /* somebody was told RETRY with nothing in flight for it */
+    bool saving;     /* epochs are being written: */
+    struct kvd_epochs saved;
+    bool starved; /* somebody was told RETRY with nothing in flight for it */
     uint64_t stored, loaded, failed;
 };
 

@@ -396,8 +396,10 @@ static int call_drop(void *context)
 
 static void dropped(struct kvd_move *move, int failed)
 {
-    if (failed)
+    if (failed) {
         say_failed(move, "unlink", failed);
+        move->tier->disk->unseen = true;
+    }
     kvd_disk_dropped(move->tier->disk, move->segment);
     kvd_move_end(move, KVARN_OK);
 }

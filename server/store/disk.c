@@ -61,6 +61,19 @@ uint32_t kvd_disk_space(struct kvd_disk *disk, const struct kvd_disk_identity *i
     return room;
 }
 
+bool kvd_disk_holds(const struct kvd_disk *disk, const char *tenant,
+                    const uint8_t base[KVARN_FINGERPRINT_BYTES])
+{
+    for (uint32_t i = 0; i < KVD_DISK_SEGMENTS_MAX; i++) {
+        const struct kvd_disk_identity *its = &disk->segments[i].header.identity;
+
+        if (disk->segments[i].used && strcmp(its->tenant, tenant) == 0 &&
+            memcmp(its->base, base, sizeof its->base) == 0)
+            return true;
+    }
+    return disk->unseen;
+}
+
 /* ---- lists */
 
 static struct kvd_disk_list *list_of(struct kvd_disk *disk, const struct kvd_disk_record *record)

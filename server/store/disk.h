@@ -33,8 +33,8 @@
 #include <kvarn/status.h>
 
 #include "server/core/limits.h"
-#include "server/store/disk_epochs.h"
 #include "server/store/disk_format.h"
+#include "server/store/epochs.h"
 
 enum kvd_disk_state {
     KVD_DISK_FREE,
@@ -97,7 +97,8 @@ struct kvd_disk {
     struct kvd_disk_record *clear_first, *clear_last;
     uint64_t clock, sequence, number; /* the next ones */
     uint64_t evictions;
-    struct kvd_disk_epochs epochs; /* as they stand in the file, or are being written to it */
+    struct kvd_epochs epochs; /* as they stand in the file, or will when RESET is answered */
+    bool unseen;              /* there may be segment files that the tables do not have */
 };
 
 /* NULL without memory. */
@@ -107,6 +108,10 @@ void kvd_disk_free(struct kvd_disk **disk); /* tables only; descriptors are clos
 /* Number of a space, made on first use; KVD_DISK_SPACES_MAX: the table is full. One that holds
  * nothing gives its place. */
 uint32_t kvd_disk_space(struct kvd_disk *disk, const struct kvd_disk_identity *identity);
+
+/* Does a segment hold, or may one hold, blocks of the model with this fingerprint of epoch 0? */
+bool kvd_disk_holds(const struct kvd_disk *disk, const char *tenant,
+                    const uint8_t base[KVARN_FINGERPRINT_BYTES]);
 
 /* READY, or NULL. Counts as a use. */
 struct kvd_disk_record *kvd_disk_find(struct kvd_disk *disk, uint32_t space, const kvarn_key *key);

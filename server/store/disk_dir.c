@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "server/store/disk_epochs.h"
 #include "server/store/disk_file.h"
 
 enum { NAME_ROOM = 32, MODE = 0600, STORE_BYTES = 64 };
@@ -141,8 +142,12 @@ static bool load_segment(const struct kvd_disk_dir *dir, struct kvd_disk *disk, 
     struct kvd_disk_segment *segment;
     int fd = openat(dir->fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
-    if (fd < 0) /* no descriptors, no permission: it may be fine the next time */
-        return errno != ELOOP && errno != ENXIO && errno != EISDIR;
+    if (fd < 0) { /* no descriptors, no permission: it may be fine the next time */
+        bool ours = errno != ELOOP && errno != ENXIO && errno != EISDIR;
+
+        disk->unseen = disk->unseen || ours;
+        return ours;
+    }
     if (look_at(disk, name, fd, *known, &header) != NULL) {
         close(fd);
         return false;
@@ -152,6 +157,7 @@ static bool load_segment(const struct kvd_disk_dir *dir, struct kvd_disk *disk, 
     *known = true;
     segment = kvd_disk_adopt(disk, &header, fd);
     if (!segment) { /* no room in the tables now */
+        disk->unseen = true;
         close(fd);
         return true;
     }

@@ -21,42 +21,7 @@ enum {
 
 static const char name[] = "epochs", unfinished[] = "epochs.tmp", magic[12] = "KVARN-EPOCH";
 
-static int find(const struct kvd_disk_epochs *epochs, const char *tenant, const uint8_t *base)
-{
-    for (uint32_t i = 0; i < epochs->count; i++)
-        if (strcmp(epochs->rows[i].tenant, tenant) == 0 &&
-            memcmp(epochs->rows[i].base, base, KVARN_FINGERPRINT_BYTES) == 0)
-            return (int)i;
-    return -1;
-}
-
-uint32_t kvd_disk_epochs_of(const struct kvd_disk_epochs *epochs, const char *tenant,
-                            const uint8_t base[KVARN_FINGERPRINT_BYTES])
-{
-    int at = find(epochs, tenant, base);
-
-    return at < 0 ? 0 : epochs->rows[at].epoch;
-}
-
-bool kvd_disk_epochs_set(struct kvd_disk_epochs *epochs, const char *tenant,
-                         const uint8_t base[KVARN_FINGERPRINT_BYTES], uint32_t epoch)
-{
-    int at = find(epochs, tenant, base);
-
-    if (at < 0) {
-        if (epochs->count == KVD_EPOCHS_MAX || strlen(tenant) >= KVD_TENANT_NAME_MAX)
-            return false;
-        at = (int)epochs->count++;
-        memset(&epochs->rows[at], 0, sizeof epochs->rows[at]);
-        memcpy(epochs->rows[at].tenant, tenant, strlen(tenant));
-        memcpy(epochs->rows[at].base, base, KVARN_FINGERPRINT_BYTES);
-    }
-    if (epochs->rows[at].epoch < epoch) /* two RESETs may come here in either order */
-        epochs->rows[at].epoch = epoch;
-    return true;
-}
-
-static bool decode(struct kvd_disk_epochs *epochs, const uint8_t *bytes, uint64_t size)
+static bool decode(struct kvd_epochs *epochs, const uint8_t *bytes, uint64_t size)
 {
     uint32_t count, checksum;
 
@@ -83,7 +48,7 @@ static bool decode(struct kvd_disk_epochs *epochs, const uint8_t *bytes, uint64_
     return true;
 }
 
-enum kvd_disk_epochs_found kvd_disk_epochs_load(struct kvd_disk_epochs *epochs, int folder)
+enum kvd_disk_epochs_found kvd_disk_epochs_load(struct kvd_epochs *epochs, int folder)
 {
     int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat file;
@@ -104,7 +69,7 @@ enum kvd_disk_epochs_found kvd_disk_epochs_load(struct kvd_disk_epochs *epochs, 
     return fine ? KVD_EPOCHS_FINE : KVD_EPOCHS_DAMAGED;
 }
 
-static uint64_t encode(const struct kvd_disk_epochs *epochs, uint8_t *bytes)
+static uint64_t encode(const struct kvd_epochs *epochs, uint8_t *bytes)
 {
     uint64_t size = HEAD + (uint64_t)epochs->count * ROW;
     uint32_t count = htole32(epochs->count), checksum;
@@ -125,7 +90,7 @@ static uint64_t encode(const struct kvd_disk_epochs *epochs, uint8_t *bytes)
     return size + 4;
 }
 
-int kvd_disk_epochs_save(const struct kvd_disk_epochs *epochs, int folder)
+int kvd_disk_epochs_save(const struct kvd_epochs *epochs, int folder)
 {
     uint8_t *bytes = malloc(FILE_MAX);
     int failed = ENOMEM;

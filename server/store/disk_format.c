@@ -80,6 +80,7 @@ void kvd_disk_header_store(uint8_t page[KVD_DISK_PAGE], const struct kvd_disk_he
     put(&at, header->store, sizeof header->store);
     put(&at, identity->tenant, sizeof identity->tenant);
     put(&at, identity->fingerprint, sizeof identity->fingerprint);
+    put(&at, identity->base, sizeof identity->base);
     put32(&at, identity->layer_begin);
     put32(&at, identity->layers);
     put32(&at, identity->head_begin);
@@ -128,6 +129,7 @@ const char *kvd_disk_header_load(struct kvd_disk_header *header, const uint8_t p
     get(&at, header->store, sizeof header->store);
     get(&at, identity->tenant, sizeof identity->tenant);
     get(&at, identity->fingerprint, sizeof identity->fingerprint);
+    get(&at, identity->base, sizeof identity->base);
     identity->layer_begin = get32(&at);
     identity->layers = get32(&at);
     identity->head_begin = get32(&at);

@@ -18,7 +18,7 @@
 #include "server/store/tenant.h"
 
 enum {
-    KVD_DISK_VERSION = 1,
+    KVD_DISK_VERSION = 2,
     KVD_DISK_PAGE = 4096,
     KVD_DISK_ENTRY_BYTES = 128,
     KVD_DISK_ID_BYTES = 16,
@@ -33,6 +33,7 @@ enum {
 struct kvd_disk_identity {
     char tenant[KVD_TENANT_NAME_MAX]; /* zeros after the name */
     uint8_t fingerprint[KVARN_FINGERPRINT_BYTES];
+    uint8_t base[KVARN_FINGERPRINT_BYTES]; /* the fingerprint of epoch 0 */
     uint32_t layer_begin, layers, head_begin, heads;
     uint64_t slot_bytes[2]; /* [kind - 1] */
 };

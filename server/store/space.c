@@ -9,6 +9,38 @@
 #include "server/store/counts.h"
 #include "server/store/pool.h"
 
+static bool holds_nothing(const struct kvd_space *space)
+{
+    return !space->tile_blocks && !space->exact_blocks && !space->sequences && !space->pins;
+}
+
+bool kvd_spaces_hold(const struct kvd_spaces *spaces, const uint8_t base[KVARN_FINGERPRINT_BYTES])
+{
+    for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
+        const struct kvd_space *at = &spaces->slots[i];
+
+        if (at->used && !memcmp(at->base, base, sizeof at->base) &&
+            !(at->reset && holds_nothing(at)))
+            return true;
+    }
+    return false;
+}
+
+static bool space_holds(void *context, const struct kvd_epoch *row)
+{
+    return kvd_spaces_hold(context, row->base);
+}
+
+/* As the table calls the tenant: by its name, or without a disk by its number. */
+static const char *name_in_epochs(const struct kvd_spaces *spaces, uint32_t tenant,
+                                  char number[KVD_TENANT_NAME_MAX])
+{
+    if (spaces->tenant_name)
+        return spaces->tenant_name(spaces->name_context, tenant);
+    snprintf(number, KVD_TENANT_NAME_MAX, "%u", tenant);
+    return number;
+}
+
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
                      const struct kvd_space_pool *pools, uint32_t pool_count)
 {
@@ -19,6 +51,18 @@ void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const
     memcpy(spaces->pools, pools, pool_count * sizeof *pools);
     spaces->pool_count = pool_count;
     spaces->generation = (uint32_t)(secret[0] ^ secret[1] >> 32) >> 1;
+    spaces->epochs = &spaces->own_epochs;
+    spaces->own_epochs.held = space_holds;
+    spaces->own_epochs.context = spaces;
+}
+
+void kvd_spaces_keep_epochs(struct kvd_spaces *spaces, struct kvd_epochs *epochs,
+                            const char *(*tenant_name)(void *context, uint32_t tenant),
+                            void *context)
+{
+    spaces->epochs = epochs;
+    spaces->tenant_name = tenant_name;
+    spaces->name_context = context;
 }
 
 static void uncount(struct kvd_spaces *spaces, uint32_t tenant)
@@ -192,23 +236,6 @@ static kvarn_status choose_pool(const struct kvd_spaces *spaces, struct kvd_spac
     return KVARN_OK;
 }
 
-/* NULL when the model was never reset. */
-static const struct kvd_epoch *epoch_of(const struct kvd_spaces *spaces, uint32_t tenant,
-                                        const uint8_t base[KVARN_FINGERPRINT_BYTES])
-{
-    for (uint32_t i = 0; i < spaces->epoch_count; i++)
-        if (spaces->epochs[i].tenant == tenant &&
-            !memcmp(spaces->epochs[i].base, base, KVARN_FINGERPRINT_BYTES))
-            return &spaces->epochs[i];
-    return NULL;
-}
-
-static uint32_t epoch_before(const struct kvd_spaces *spaces, uint32_t tenant,
-                             const uint8_t base[KVARN_FINGERPRINT_BYTES])
-{
-    return spaces->epoch_before ? spaces->epoch_before(spaces->epoch_context, tenant, base) : 0;
-}
-
 static kvarn_status make_fingerprint(const struct kvd_spaces *spaces, struct kvd_space *space,
                                      const struct kvw_open_space *in)
 {
@@ -230,12 +257,12 @@ static kvarn_status make_fingerprint(const struct kvd_spaces *spaces, struct kvd
                                           .v_rotated = space->shape.v_rotated,
                                           .sink_tokens = space->sink_tokens};
     kvarn_status status = kvw_fingerprint(space->base, &input);
-    const struct kvd_epoch *epoch = epoch_of(spaces, space->tenant, space->base);
+    char name[KVD_TENANT_NAME_MAX];
 
     if (status != KVARN_OK)
         return status;
     space->epoch = input.epoch =
-        epoch ? epoch->epoch : epoch_before(spaces, space->tenant, space->base);
+        kvd_epochs_of(spaces->epochs, name_in_epochs(spaces, space->tenant, name), space->base);
     return kvw_fingerprint(space->fingerprint, &input);
 }
 
@@ -311,11 +338,6 @@ static void open_index(const struct kvd_spaces *spaces, struct kvd_space *space)
 }
 _Static_assert((int)KVARN_FINGERPRINT_BYTES == (int)KVARN_KEY_BYTES, "hashed as a key is");
 
-static bool holds_nothing(const struct kvd_space *space)
-{
-    return !space->tile_blocks && !space->exact_blocks && !space->sequences && !space->pins;
-}
-
 kvarn_status kvd_space_open(struct kvd_spaces *spaces, uint32_t tenant,
                             const struct kvw_open_space *options, struct kvd_space **space,
                             char *text, size_t text_room)
@@ -390,25 +412,19 @@ bool kvd_space_was_reset(const struct kvd_spaces *spaces, uint32_t tenant, uint6
     return space->used && space->reset && space->handle == handle && space->tenant == tenant;
 }
 
-kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space,
-                             uint32_t *epoch)
+kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space)
 {
-    struct kvd_epoch *at =
-        (struct kvd_epoch *)(uintptr_t)epoch_of(spaces, space->tenant, space->base);
+    char name[KVD_TENANT_NAME_MAX];
+    const char *tenant = name_in_epochs(spaces, space->tenant, name);
+    uint32_t epoch = kvd_epochs_of(spaces->epochs, tenant, space->base) + 1;
 
-    if (!at && spaces->epoch_count == KVD_EPOCHS_MAX)
-        return KVARN_RETRY;
-    if (!at) {
-        at = &spaces->epochs[spaces->epoch_count++];
-        at->tenant = space->tenant;
-        at->epoch = epoch_before(spaces, space->tenant, space->base);
-        memcpy(at->base, space->base, sizeof at->base);
-    }
-    *epoch = ++at->epoch;
+    if (!kvd_epochs_raise(spaces->epochs, tenant, space->base, epoch))
+        return KVARN_NO_SPACE;
     for (size_t i = 0; i < KVD_SPACES_MAX; i++) {
         struct kvd_space *one = &spaces->slots[i];
 
-        if (one->used && one->tenant == at->tenant && !memcmp(one->base, at->base, sizeof at->base))
+        if (one->used && one->tenant == space->tenant &&
+            !memcmp(one->base, space->base, sizeof space->base))
             one->reset = true;
     }
     return KVARN_OK;

@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "proto/codec.h"
 #include "server/core/limits.h"
+#include "server/store/epochs.h"
 #include "server/store/evict.h"
 #include "server/store/index.h"
 
@@ -59,11 +60,6 @@ struct kvd_space_pool {
     bool preferred; /* a GPU's */
 };
 
-struct kvd_epoch {
-    uint32_t tenant, epoch;
-    uint8_t base[KVARN_FINGERPRINT_BYTES];
-};
-
 struct kvd_spaces {
     struct kvd_space slots[KVD_SPACES_MAX];
     struct kvd_blocks *blocks;
@@ -71,17 +67,22 @@ struct kvd_spaces {
     struct kvd_space_pool pools[KVD_DEVICES_MAX];
     uint32_t pool_count;
     uint32_t generation;
-    struct kvd_epoch epochs[KVD_EPOCHS_MAX]; /* of models that were reset */
-    uint32_t epoch_count;
-    /* of a model that this daemon did not reset, but one before it may have; NULL: 0 */
-    uint32_t (*epoch_before)(void *context, uint32_t tenant,
-                             const uint8_t base[KVARN_FINGERPRINT_BYTES]);
-    void *epoch_context;
+    struct kvd_epochs *epochs; /* the disk's, or its own */
+    struct kvd_epochs own_epochs;
+    const char *(*tenant_name)(void *context, uint32_t tenant); /* in epochs; NULL: its number */
+    void *name_context;
 };
 
 void kvd_spaces_init(struct kvd_spaces *spaces, struct kvd_blocks *blocks, const uint64_t secret[2],
                      const struct kvd_space_pool *pools, uint32_t pool_count);
 void kvd_spaces_free(struct kvd_spaces *spaces);
+/* Before a space is opened: epochs are kept in this table, of tenants with these names. */
+void kvd_spaces_keep_epochs(struct kvd_spaces *spaces, struct kvd_epochs *epochs,
+                            const char *(*tenant_name)(void *context, uint32_t tenant),
+                            void *context);
+/* Has anybody a space of the model with this fingerprint of epoch 0? One that was reset counts as
+ * long as it holds something. */
+bool kvd_spaces_hold(const struct kvd_spaces *spaces, const uint8_t base[KVARN_FINGERPRINT_BYTES]);
 
 /* Checks everything, then finds or makes the space. On failure text (at least 256 bytes) says what
  * was wrong. UNSUPPORTED, INVALID_SHAPE, TOO_LARGE, RETRY (table full), INTERNAL. */
@@ -96,9 +97,8 @@ bool kvd_space_was_reset(const struct kvd_spaces *spaces, uint32_t tenant, uint6
 
 /* The weights changed: the model's next spaces have another fingerprint, and those of all its
  * shards in this tenant are reset; their handles are stale. Their blocks are for the caller to
- * drop. RETRY when KVD_EPOCHS_MAX models were reset. */
-kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space,
-                             uint32_t *epoch);
+ * drop. NO_SPACE, and nothing was done, when the table of epochs is full. */
+kvarn_status kvd_space_reset(struct kvd_spaces *spaces, const struct kvd_space *space);
 
 /* Of any tenant: for the daemon's own user, who sees them all in LIST. */
 struct kvd_space *kvd_space_find_any(struct kvd_spaces *spaces, uint64_t handle);

@@ -346,6 +346,35 @@ static void damaged_epochs_take_the_segments_along(void **state)
     assert_int_equal(folder_count(f->folder, "epochs"), 0);
 }
 
+/* Segment files without a place in the tables may hold blocks of anybody. */
+static void what_is_not_seen_may_be_anybodys(void **state)
+{
+    struct fixture *f = *state;
+    struct kvd_disk_header header = put(f, 1, false)->segment->header;
+    uint8_t page[KVD_DISK_PAGE], base[KVARN_FINGERPRINT_BYTES] = {1};
+
+    assert_true(kvd_disk_holds(f->disk, identity.tenant, identity.base));
+    assert_false(kvd_disk_holds(f->disk, "another", identity.base));
+    assert_false(kvd_disk_holds(f->disk, identity.tenant, base));
+    header.slots = 1;
+    for (uint32_t i = 0; i < KVD_DISK_SEGMENTS_MAX; i++) {
+        char path[192];
+        int fd;
+
+        header.number = 1000 + i;
+        kvd_disk_header_store(page, &header);
+        snprintf(path, sizeof path, "%s/seg-%016llx", f->folder, (unsigned long long)header.number);
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+        assert_int_equal(write(fd, page, sizeof page), sizeof page);
+        assert_int_equal(ftruncate(fd, (off_t)kvd_disk_file_bytes(&header)), 0);
+        close(fd);
+    }
+    assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
+    assert_int_equal(f->found.segments, KVD_DISK_SEGMENTS_MAX);
+    assert_int_equal(f->found.quarantined, 0);
+    assert_true(kvd_disk_holds(f->disk, "another", base));
+}
+
 /* ---- what is refused, and names that go */
 
 static void a_second_daemon_is_refused(void **state)
@@ -408,6 +437,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(quarantine_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_lost_store_file_loses_no_block, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_epochs_take_the_segments_along, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_not_seen_may_be_anybodys, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_daemon_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(an_open_folder_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_dropped_segment_has_no_file, setup, teardown),

@@ -15,6 +15,7 @@ static struct kvd_disk_header header_of(void)
     struct kvd_disk_header header = {.store = {1, 2, 3},
                                      .identity = {.tenant = "uid-1000",
                                                   .fingerprint = {9, 8, 7},
+                                                  .base = {6, 5},
                                                   .layer_begin = 1,
                                                   .layers = 2,
                                                   .head_begin = 3,

@@ -1,11 +1,13 @@
 /* RESET: at once nothing of before is found, handles are stale, and everything comes back. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "support/folder.h"
 #include "support/rpc_rig.h"
 
 static struct rig_call *put_start(struct rig *rig, const struct rig_space *space, uint32_t number)
@@ -102,32 +104,150 @@ static void nothing_of_before_is_found(void **state)
     assert_false(kvd_service_ticking(rig.service));
     assert_int_equal(put(&rig, &again, 1), KVARN_OK);
     assert_int_equal(ask(&rig, KVW_RESET, again.handle, 0, 0, NULL), KVARN_OK);
-    assert_int_equal(rig.service->spaces.epoch_count, 1); /* the same model: epoch 2 */
-    assert_int_equal(rig.service->spaces.epochs[0].epoch, 2);
+    assert_int_equal(rig.service->spaces.epochs->count, 1); /* the same model: epoch 2 */
+    assert_int_equal(rig.service->spaces.epochs->rows[0].epoch, 2);
     kvd_service_tick(rig.service);
     assert_int_equal(rig.service->blocks.live, 5);
     rig_close(&rig);
 }
 
-static void models_that_can_be_reset_are_bounded(void **state)
+/* ---- the table of epochs is bounded */
+
+static struct rig_space open_model(struct rig *rig, uint32_t number)
 {
+    struct kvw_open_space options = rig_space_options();
+    char name[32];
+
+    snprintf(name, sizeof name, "model-%u", number);
+    options.model = name;
+    return rig_open_space(rig, &options);
+}
+
+static kvarn_status reset(struct rig *rig, const struct rig_space *space, char text[KVD_TEXT_MAX])
+{
+    struct kvw_blocks args = {.space = space->handle};
+    struct rig_call *call = rig_blocks_start(rig, KVW_RESET, &args, NULL, 0, NULL, 0);
+    kvarn_status status;
+
+    if (rig->loop)
+        rig_disk_settle(rig);
+    assert_true(call->replied);
+    status = call->status;
+    memcpy(text, call->text, KVD_TEXT_MAX);
+    rig_free(call);
+    return status;
+}
+
+static uint32_t epoch_of(struct rig *rig, const struct rig_space *space)
+{
+    return kvd_space_find(&rig->service->spaces, 0, space->handle)->epoch;
+}
+
+static void a_full_table_says_so(void **state)
+{
+    struct rig_options options = {.epochs_max = 2};
     struct rig rig;
     struct rig_space space;
+    char text[KVD_TEXT_MAX];
+
+    (void)state;
+    rig_open(&rig, &options);
+    for (uint32_t i = 0; i < 2; i++) {
+        space = open_model(&rig, i);
+        assert_int_equal(reset(&rig, &space, text), KVARN_OK);
+        space = open_model(&rig, i); /* whose epoch must not be forgotten now */
+        assert_int_equal(epoch_of(&rig, &space), 1);
+    }
+    space = open_model(&rig, 2);
+    assert_int_equal(put(&rig, &space, 1), KVARN_OK);
+    assert_int_equal(reset(&rig, &space, text), KVARN_NO_SPACE);
+    assert_non_null(strstr(text, "nothing was reset: 2 models"));
+    assert_non_null(strstr(text, "drop all blocks of one of them"));
+    assert_int_equal(put(&rig, &space, 2), KVARN_OK); /* nothing was */
+    assert_int_equal(ask(&rig, KVW_VERIFY, space.handle, 1, 1, NULL), KVARN_OK);
+    space = open_model(&rig, 1);
+    assert_int_equal(reset(&rig, &space, text), KVARN_OK); /* has its place */
+    space = open_model(&rig, 2);
+    assert_int_equal(reset(&rig, &space, text), KVARN_OK); /* nothing is left of model 1 */
+    rig_close(&rig);
+}
+
+/* More models than there are rows, one after the other: the table is never full for good. */
+static void who_is_gone_gives_its_place(void **state)
+{
+    struct rig rig;
+    struct rig_space space, first;
+    char text[KVD_TEXT_MAX];
 
     (void)state;
     rig_open(&rig, NULL);
-    space = rig_open_space(&rig, NULL);
-    rig.service->spaces.epoch_count = KVD_EPOCHS_MAX; /* all of other models */
-    assert_int_equal(ask(&rig, KVW_RESET, space.handle, 0, 0, NULL), KVARN_RETRY);
-    assert_int_equal(put(&rig, &space, 1), KVARN_OK);
+    first = open_model(&rig, 0);
+    assert_int_equal(reset(&rig, &first, text), KVARN_OK);
+    first = open_model(&rig, 0); /* stays */
+    for (uint32_t i = 1; i < KVD_EPOCHS_MAX + KVD_SPACES_MAX; i++) {
+        space = open_model(&rig, i);
+        assert_int_equal(epoch_of(&rig, &space), 0);
+        assert_int_equal(reset(&rig, &space, text), KVARN_OK);
+    }
+    assert_int_equal(rig.service->spaces.epochs->count, KVD_EPOCHS_MAX);
+    assert_int_equal(epoch_of(&rig, &first), 1);
+    assert_int_equal(reset(&rig, &first, text), KVARN_OK);
+    first = open_model(&rig, 0);
+    assert_int_equal(epoch_of(&rig, &first), 2);
     rig_close(&rig);
+}
+
+/* What stands on disk alone holds its model's place: else it could be found again after as many
+ * RESETs as there were. */
+static void blocks_on_disk_hold_their_place(void **state)
+{
+    struct rig_options options = {.epochs_max = 1};
+    struct kvw_blocks args = {.all = true};
+    struct rig rig;
+    struct rig_space space;
+    char text[KVD_TEXT_MAX], folder[64];
+
+    (void)state;
+    folder_new(folder, sizeof folder);
+    options.disk_path = folder;
+    rig_open(&rig, &options);
+    space = open_model(&rig, 0);
+    assert_int_equal(reset(&rig, &space, text), KVARN_OK);
+    space = open_model(&rig, 0);
+    assert_int_equal(put(&rig, &space, 1), KVARN_OK);
+    rig_disk_settle(&rig);
+    rig_close(&rig);
+    rig_open(&rig, &options); /* and nobody opens it */
+    assert_int_equal(rig_metric(&rig, "kvarn_disk_blocks"), 1);
+    space = open_model(&rig, 1);
+    assert_int_equal(reset(&rig, &space, text), KVARN_NO_SPACE);
+    assert_non_null(strstr(text, "1 models"));
+    space = open_model(&rig, 0);
+    assert_int_equal(epoch_of(&rig, &space), 1);
+    args.space = space.handle;
+    rig_free(rig_blocks(&rig, KVW_DROP, &args, NULL, 0, NULL, 0));
+    rig_disk_settle(&rig);
+    rig_close(&rig);
+    rig_open(&rig, &options); /* what the text says */
+    space = open_model(&rig, 1);
+    assert_int_equal(reset(&rig, &space, text), KVARN_OK);
+    rig_close(&rig);
+    rig_open(&rig, &options);
+    space = open_model(&rig, 0);
+    assert_int_equal(epoch_of(&rig, &space), 0);
+    space = open_model(&rig, 1);
+    assert_int_equal(epoch_of(&rig, &space), 1);
+    rig_close(&rig);
+    folder_remove(folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_of_before_is_found),
-        cmocka_unit_test(models_that_can_be_reset_are_bounded),
+        cmocka_unit_test(a_full_table_says_so),
+        cmocka_unit_test(who_is_gone_gives_its_place),
+        cmocka_unit_test(blocks_on_disk_hold_their_place),
     };
 
     return cmocka_run_group_tests_name("reset", tests, NULL, NULL);

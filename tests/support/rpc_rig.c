@@ -59,6 +59,7 @@ void rig_open(struct rig *rig, const struct rig_options *options)
     s.sequences_max = o.sequences_max;
     s.leases_max = o.leases_max;
     s.parked_max = o.parked_max;
+    s.epochs_max = o.epochs_max;
     s.payload_max_bytes = o.payload_max_bytes;
     s.eviction = o.eviction;
     s.quotas = o.quotas;

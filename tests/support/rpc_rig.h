@@ -54,7 +54,7 @@ struct rig_options {
     uint64_t pool_bytes, staging_bytes; /* 0: 16 MiB, 16 MiB */
     bool gpu;                           /* the device is cuda:0, else host */
     uint64_t second_bytes;              /* pool of a second device, host; 0: there is none */
-    uint32_t requests_max, sequences_max, leases_max, parked_max;
+    uint32_t requests_max, sequences_max, leases_max, parked_max, epochs_max;
     uint64_t payload_max_bytes;
     const char *disk_key;
     const char *disk_path;               /* NULL: no disk */
