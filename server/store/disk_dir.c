@@ -61,8 +61,9 @@ static int save_store(const struct kvd_disk_dir *dir, const struct kvd_disk *dis
 
 /* ---- recovery */
 
-/* Out of the way, not away: somebody may want to look at it. What is too much for that goes. */
-static void quarantine(const struct kvd_disk_dir *dir, const char *name,
+/* Out of the way, not away: somebody may want to look at it. What is too much for that goes. False:
+ * it is still there, and errno says why. */
+static bool quarantine(const struct kvd_disk_dir *dir, const char *name,
                        struct kvd_disk_found *found)
 {
     char to[sizeof quarantine_name + 24];
@@ -76,10 +77,10 @@ static void quarantine(const struct kvd_disk_dir *dir, const char *name,
         if (fstatat(dir->fd, to, &there, AT_SYMLINK_NOFOLLOW) == 0)
             continue;
         if (renameat(dir->fd, name, dir->fd, to) == 0)
-            return;
+            return true;
         break;
     }
-    (void)unlinkat(dir->fd, name, 0);
+    return unlinkat(dir->fd, name, 0) == 0;
 }
 
 /* The header of the segment file `name`; NULL, or what is wrong with it. */
@@ -181,10 +182,10 @@ static int recover(const struct kvd_disk_dir *dir, struct kvd_disk *disk, bool c
     int copy = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = copy < 0 ? NULL : fdopendir(copy);
     const struct dirent *at;
+    int failed = 0;
 
     if (!list) {
-        int failed = errno;
-
+        failed = errno;
         if (copy >= 0)
             close(copy);
         return failed;
@@ -196,12 +197,14 @@ static int recover(const struct kvd_disk_dir *dir, struct kvd_disk *disk, bool c
             continue;
         if (length > 4 && strcmp(at->d_name + length - 4, ".tmp") == 0)
             (void)unlinkat(dir->fd, at->d_name, 0); /* never got its name */
-        else if (!current || !load_segment(dir, disk, at->d_name, known, found))
-            quarantine(dir, at->d_name, found);
+        else if (current && load_segment(dir, disk, at->d_name, known, found))
+            continue;
+        else if (!quarantine(dir, at->d_name, found) && !current && errno != EISDIR)
+            failed = errno; /* the next start would take it for current */
     }
     closedir(list);
     found->blocks = disk->count;
-    return 0;
+    return failed;
 }
 
 /* ---- opening */
@@ -237,7 +240,8 @@ static kvarn_status enter(struct kvd_disk_dir *dir, const char *path, char *why)
 kvarn_status kvd_disk_dir_open(struct kvd_disk_dir *dir, const char *path, struct kvd_disk *disk,
                                struct kvd_disk_found *found, char *why)
 {
-    bool stored, known, current;
+    enum kvd_disk_epochs_found epochs;
+    bool stored, known;
     kvarn_status status;
     int failed;
 
@@ -246,10 +250,12 @@ kvarn_status kvd_disk_dir_open(struct kvd_disk_dir *dir, const char *path, struc
     status = enter(dir, path, why);
     if (status == KVARN_OK) {
         stored = known = load_store(dir, disk);
-        current = kvd_disk_epochs_load(&disk->epochs, dir->fd) != KVD_EPOCHS_DAMAGED;
-        if (!current)
-            quarantine(dir, epochs_name, found);
-        failed = recover(dir, disk, current, &known, found);
+        epochs = kvd_disk_epochs_load(&disk->epochs, dir->fd);
+        if (epochs == KVD_EPOCHS_DAMAGED)
+            (void)quarantine(dir, epochs_name, found);
+        failed = recover(dir, disk, epochs == KVD_EPOCHS_FINE, &known, found);
+        if (!failed && epochs != KVD_EPOCHS_FINE) /* not before all segments are out of the way */
+            failed = kvd_disk_epochs_save(&disk->epochs, dir->fd);
         if (!known && getrandom(disk->store, sizeof disk->store, 0) != sizeof disk->store)
             failed = EIO;
         if (!failed && !stored)

@@ -343,7 +343,39 @@ static void damaged_epochs_take_the_segments_along(void **state)
     assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
     assert_false(there(f, 1));
     assert_int_equal(f->found.quarantined, 2);
-    assert_int_equal(folder_count(f->folder, "epochs"), 0);
+    assert_int_equal(folder_count(f->folder, "seg-"), 0);
+    put(f, 2, false); /* and it goes on, with new ones */
+    assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
+    assert_int_equal(f->found.quarantined, 0);
+    assert_true(there(f, 2));
+}
+
+/* They are made with the store: a folder put together from a copy that lacks them is not current,
+ * also when it lacks the store's number too. */
+static void missing_epochs_take_the_segments_along(void **state)
+{
+    static const char *const lost[][2] = {{"epochs", NULL}, {"epochs", "store"}};
+    struct fixture *f = *state;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        put(f, i, true);
+        for (int j = 0; j < 2 && lost[i][j]; j++) {
+            char path[128];
+
+            snprintf(path, sizeof path, "%s/%s", f->folder, lost[i][j]);
+            assert_int_equal(unlink(path), 0);
+        }
+        assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
+        assert_false(there(f, i));
+        assert_int_equal(f->found.segments, 0);
+        assert_int_equal(f->found.quarantined, 1);
+        assert_int_equal(folder_count(f->folder, "seg-"), 0);
+        assert_int_equal(folder_count(f->folder, "epochs"), 1);
+        put(f, 10 + i, false);
+        assert_int_equal(reopen(f, 64 << 20), KVARN_OK);
+        assert_int_equal(f->found.quarantined, 0);
+        assert_true(there(f, 10 + i));
+    }
 }
 
 /* Segment files without a place in the tables may hold blocks of anybody. */
@@ -437,6 +469,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(quarantine_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_lost_store_file_loses_no_block, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_epochs_take_the_segments_along, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_epochs_take_the_segments_along, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_not_seen_may_be_anybodys, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_daemon_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(an_open_folder_is_refused, setup, teardown),

@@ -538,7 +538,7 @@ static void an_erased_tenant_is_gone_from_copies_too(void **state)
 static void another_key_does_not_open_them(void **state)
 {
     struct fixture *f = *state;
-    char name[128], copy[160];
+    char name[128], copy[160], epochs[128], epochs_copy[160];
 
     give_key(f);
     start(f);
@@ -547,6 +547,9 @@ static void another_key_does_not_open_them(void **state)
     assert_true(folder_find(f->folder, "seg-", name, sizeof name));
     snprintf(copy, sizeof copy, "%s.copy", f->folder);
     assert_int_equal(link(name, copy), 0);
+    snprintf(epochs, sizeof epochs, "%s/epochs", f->folder);
+    snprintf(epochs_copy, sizeof epochs_copy, "%s.epochs", f->folder);
+    assert_int_equal(link(epochs, epochs_copy), 0);
     erase(f);
     f->space = rig_open_space(&f->rig, NULL);
     compress(f, 5, 1);
@@ -558,9 +561,8 @@ static void another_key_does_not_open_them(void **state)
     assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_NOT_FOUND); /* of before the erasure */
     expect_back(f, 5, 1);
     stop(f);
-    /* and without the epochs, which only forbid to look */
-    snprintf(name, sizeof name, "%s/epochs", f->folder);
-    assert_int_equal(unlink(name), 0);
+    /* and with the epochs of before, for the new ones only forbid to look */
+    assert_int_equal(rename(epochs_copy, epochs), 0);
     start(f);
     assert_int_equal(status_of(f, KVW_LOOKUP, 0), KVARN_RETRY);
     rig_disk_settle(&f->rig);
