@@ -7,6 +7,7 @@
 #ifndef KVK_KERNELS_H
 #define KVK_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -110,6 +111,7 @@ const struct kvk_table *kvk_cpu_table(const char *name);
 
 /* INVALID_SHAPE or UNSUPPORTED with *why (static text) set; OK otherwise. */
 kvarn_status kvk_shape_check(const struct kvk_shape *shape, const char **why);
+bool kvk_shape_same(const struct kvk_shape *a, const struct kvk_shape *b);
 
 size_t kvk_scratch_bytes(const struct kvk_shape *shape); /* for compress and decompress */
 size_t kvk_attend_scratch_bytes(uint32_t q_tokens, uint32_t q_heads, uint32_t dim);

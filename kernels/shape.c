@@ -33,6 +33,14 @@ kvarn_status kvk_shape_check(const struct kvk_shape *s, const char **why)
     return KVARN_OK;
 }
 
+bool kvk_shape_same(const struct kvk_shape *a, const struct kvk_shape *b)
+{
+    return a->dim == b->dim && a->group == b->group && a->bits_k == b->bits_k &&
+           a->bits_v == b->bits_v && a->dtype == b->dtype && a->balance == b->balance &&
+           a->range == b->range && a->k_rotated == b->k_rotated && a->v_rotated == b->v_rotated &&
+           a->iterations == b->iterations;
+}
+
 size_t kvk_scratch_bytes(const struct kvk_shape *shape)
 {
     return sizeof(struct kvk_compress_scratch) + (size_t)shape->dim * shape->group * sizeof(float);

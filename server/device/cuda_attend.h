@@ -62,6 +62,14 @@ struct kvd_cuda_attends {
 /* Runs what is collected, writes the results and begins a wave. False: the GPU failed. */
 bool kvd_cuda_attends_run(struct kvd_cuda_executor *executor);
 
+static inline bool kvd_cuda_attend_kind_same(const struct kvd_cuda_attend_kind *a,
+                                             const struct kvd_cuda_attend_kind *b)
+{
+    return kvk_shape_same(&a->shape, &b->shape) && a->kv_heads == b->kv_heads &&
+           a->q_heads == b->q_heads && a->q_dtype == b->q_dtype && a->out_dtype == b->out_dtype &&
+           a->deterministic == b->deterministic && a->rows == b->rows;
+}
+
 static inline void kvd_cuda_attend_answer(struct kvd_attend *result, kvarn_status status)
 {
     result->status = status;

@@ -107,7 +107,7 @@ static bool keep_pieces(struct kvd_cuda_attends *attends)
 
     if (!attends->same || attends->kind_count != 1 || attends->sequence_count != kept->sequences ||
         attends->span_count != kept->spans ||
-        memcmp(&attends->kinds[0], &kept->kind, sizeof(kept->kind)) != 0)
+        !kvd_cuda_attend_kind_same(&attends->kinds[0], &kept->kind))
         return false;
     for (uint32_t i = 0; i < kept->plan.pieces; i++)
         pieces[i].of = attends->sequences[pieces[i].sequence].of;

@@ -18,7 +18,7 @@ static uint32_t kind_of(struct kvd_cuda_attends *attends, const struct kvd_cuda_
 {
     uint32_t i = 0;
 
-    while (i < attends->kind_count && memcmp(&attends->kinds[i], kind, sizeof(*kind)) != 0)
+    while (i < attends->kind_count && !kvd_cuda_attend_kind_same(&attends->kinds[i], kind))
         i++;
     if (i == attends->kind_count && i < KVD_CUDA_ATTEND_KINDS_MAX)
         attends->kinds[attends->kind_count++] = *kind;
@@ -153,12 +153,11 @@ static bool plan_entry(struct kvd_cuda_executor *executor, struct kvd_taken *job
     const struct kvd_attend attend = *result; /* copied: it stands in shared memory */
     kvarn_status status = take_entry(executor, job, &attend);
     uint32_t number;
-    struct kvd_cuda_attend_kind kind;
+    struct kvd_cuda_attend_kind kind = {0};
 
     kvd_cuda_attend_answer(result, status);
     if (status != KVARN_OK)
         return true;
-    memset(&kind, 0, sizeof(kind)); /* kinds are compared as bytes */
     kind.shape = job->copy.shape;
     kind.kv_heads = job->copy.heads;
     kind.q_heads = attend.q_heads;

@@ -136,12 +136,19 @@ static bool run_wave(struct kvd_cuda_executor *executor)
 
 /* ---- collecting ---- */
 
+static bool same_kind(const struct kvd_cuda_kind *a, const struct kvd_cuda_kind *b)
+{
+    return kvk_shape_same(&a->shape, &b->shape) && a->layers == b->layers && a->heads == b->heads &&
+           a->layer_begin == b->layer_begin && a->layer_count == b->layer_count &&
+           a->kind == b->kind && a->way == b->way;
+}
+
 /* The batch of that kind in the wave; NULL when there is no room for it. */
 static struct kvd_cuda_batch *batch_of(struct kvd_cuda_executor *executor,
                                        const struct kvd_cuda_kind *kind)
 {
     for (uint32_t i = executor->batch_count; i-- > 0;)
-        if (memcmp(&executor->batches[i].kind, kind, sizeof(*kind)) == 0)
+        if (same_kind(&executor->batches[i].kind, kind))
             return &executor->batches[i];
     if (executor->batch_count == KVD_CUDA_BATCHES_MAX)
         return NULL;
@@ -172,7 +179,7 @@ static bool plan_entry(struct kvd_cuda_executor *executor, uint32_t number, uint
 {
     struct kvd_taken *job = &executor->group[number];
     struct kvd_cuda_entry entry = {.job = number, .result = result};
-    struct kvd_cuda_kind kind;
+    struct kvd_cuda_kind kind = {0};
     union {
         struct kvd_put put;
         struct kvd_get get;
@@ -180,7 +187,6 @@ static bool plan_entry(struct kvd_cuda_executor *executor, uint32_t number, uint
         struct kvd_copy copy;
     } copy;
 
-    memset(&kind, 0, sizeof(kind));
     memcpy(&copy, result, kvd_job_entry_bytes(job->copy.op));
     kvarn_status status = executor->op->plan(executor, &job->copy, &copy, &kind, &entry);
     executor->op->begin(result, status);

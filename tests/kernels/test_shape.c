@@ -77,6 +77,38 @@ static void everything_else_is_refused(void **state)
 #undef WITH
 }
 
+/* Every member counts, what stands between members does not. */
+static void same_means_every_member(void **state)
+{
+    struct kvk_shape a, b;
+
+    (void)state;
+    memset(&a, 0xff, sizeof a);
+    memset(&b, 0, sizeof b);
+#define COPY(member) a.member = b.member = good.member
+    COPY(dim), COPY(group), COPY(bits_k), COPY(bits_v), COPY(dtype), COPY(balance), COPY(range);
+    COPY(k_rotated), COPY(v_rotated), COPY(iterations);
+#undef COPY
+    assert_true(kvk_shape_same(&a, &b));
+#define OTHER(member)                                                                              \
+    do {                                                                                           \
+        b = a;                                                                                     \
+        b.member ^= 1;                                                                             \
+        assert_false(kvk_shape_same(&a, &b));                                                      \
+    } while (0)
+    OTHER(dim);
+    OTHER(group);
+    OTHER(bits_k);
+    OTHER(bits_v);
+    OTHER(dtype);
+    OTHER(balance);
+    OTHER(range);
+    OTHER(k_rotated);
+    OTHER(v_rotated);
+    OTHER(iterations);
+#undef OTHER
+}
+
 /* The numbers of kernels/METHOD.md, section 6. */
 static void record_sizes(void **state)
 {
@@ -94,6 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size_of_the_contract_is_fine),
         cmocka_unit_test(everything_else_is_refused),
+        cmocka_unit_test(same_means_every_member),
         cmocka_unit_test(record_sizes),
     };
     return cmocka_run_group_tests_name("shape", tests, NULL, NULL);
